@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gapless.capture.compiled.watching import CompilerWatch
-from gapless.emulation.compiled.reach import reached
+from gapless.emulation.compiled.reach import reach_of
 from gapless.emulation.emulator import Emulator
 from gapless.model import Compiled
 from gapless.model.session import load
@@ -223,7 +223,7 @@ def test_what_is_read_is_found_by_way_of_functions_methods_and_objects() -> None
     )
     space: dict[str, Any] = {}
     exec(compile(source, "train.py", "exec"), space)
-    names = {name for _, name in reached(space["Owner"]().main).names}
+    names = {name for _, name in reach_of(space["Owner"]().main).names}
     assert {"limit", "rate", "helper"} <= names
     assert "other" not in names
 

@@ -422,31 +422,31 @@ def test_the_compiler_takes_torch_tensor_of_a_default_type_on_the_device():
 
 
 def recorded(patches: Patches) -> Any:
-    from gapless.emulation.compiled.calls import Calls
+    from gapless.emulation.compiled.calls import CompiledCalls
 
-    calls = Calls(lambda tensor: -1)
+    calls = CompiledCalls(lambda tensor: -1)
     compilers.install(lambda _: None, patches, calls=calls)
     return calls
 
 
 def test_a_call_is_kept_where_it_differs_and_a_few_times_where_it_does_not(patches: Patches) -> None:
-    from gapless.emulation.compiled.calls import REPEATS
+    from gapless.emulation.compiled.calls import MAX_REPEATS
 
     calls = recorded(patches)
     double = torch.compile(lambda x, scale=2: x * scale)
-    for _ in range(REPEATS + 5):
+    for _ in range(MAX_REPEATS + 5):
         double(torch.ones(2))
-    assert len(calls.kept) == REPEATS
+    assert len(calls.kept) == MAX_REPEATS
     double(torch.ones(3))
     double(torch.ones(2), 3)
     double(torch.ones(2, requires_grad=True))
     with torch.no_grad():
         double(torch.ones(2))
-    assert [call.number for call in calls.kept[REPEATS:]] == [
-        REPEATS + 6,
-        REPEATS + 7,
-        REPEATS + 8,
-        REPEATS + 9,
+    assert [call.number for call in calls.kept[MAX_REPEATS:]] == [
+        MAX_REPEATS + 6,
+        MAX_REPEATS + 7,
+        MAX_REPEATS + 8,
+        MAX_REPEATS + 9,
     ]
     assert not calls.failed
 

@@ -14,7 +14,7 @@ from gapless import torch_internals
 from gapless._version import __version__
 from gapless.emulation import cuda_api, standins
 from gapless.emulation.compiled import compilers
-from gapless.emulation.compiled.calls import Calls
+from gapless.emulation.compiled.calls import CompiledCalls
 from gapless.emulation.core import forwards, optimizers, steps, threads
 from gapless.emulation.core.core import Core
 from gapless.emulation.cuda_api import profilers, smi
@@ -161,7 +161,7 @@ class Emulator:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self.in_turn: InTurn = lambda first, second: False  # see `StepTally`; set once sources are read
-        self.compiled = Calls(self.core.device_of, values=not dry, wanted=compiled)
+        self.compiled = CompiledCalls(self.core.device_of, values=not dry, wanted=compiled)
         replays = self.compiled.replays
         replays.watch = lambda: self.core.graphs.watch_replays(replays)
         self._patches = Patches()

@@ -20,10 +20,10 @@ from gapless.capture.compiled import machine
 from gapless.capture.compiled.graphs import RecordedGraphs, RecordingBackend
 from gapless.capture.compiled.others import without_others
 from gapless.capture.compiled.watching import CompilerEvents, CompilerWatch
-from gapless.emulation.compiled.backends import named, uses_cudagraphs
-from gapless.emulation.compiled.calls import Call, Calls, Target
+from gapless.emulation.compiled.backends import backend_name, uses_cudagraphs
+from gapless.emulation.compiled.calls import CompiledCall, CompiledCalls, CompiledTarget
 from gapless.emulation.compiled.reach import CALLS
-from gapless.emulation.compiled.signatures import Gone, Rebuilder
+from gapless.emulation.compiled.signatures import ArgumentGone, Rebuilder
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.support import stacks
 from gapless.model import Compiled, SourceLine, user_line
@@ -52,7 +52,7 @@ class _Subject:
     name: str
     line: SourceLine | None
     options: tuple[str, ...]
-    targets: list[Target] = field(default_factory=list)
+    targets: list[CompiledTarget] = field(default_factory=list)
     heard: CompilerEvents = field(default_factory=CompilerEvents)
     graphs: RecordedGraphs = field(default_factory=RecordedGraphs)
     captured: set[int] = field(default_factory=set)
@@ -90,7 +90,7 @@ def _silence() -> None:
 
 class _Pass:
     def __init__(
-        self, emulator: Emulator, calls: Calls, seconds: float, places: machine.Places, cached: bool
+        self, emulator: Emulator, calls: CompiledCalls, seconds: float, places: machine.Places, cached: bool
     ) -> None:
         self._cached = cached
         self._places, self._calls, self._seconds = places, calls, seconds
@@ -104,7 +104,7 @@ class _Pass:
         for target in calls.targets:
             self._add(target)
 
-    def _add(self, target: Target) -> None:
+    def _add(self, target: CompiledTarget) -> None:
         name, line = name_of(target), user_line(stacks.resolve(target.place))
         options = options_of(target)
         key = name, line, options
@@ -127,7 +127,7 @@ class _Pass:
             cut=len(self._calls.kept) - calls_made,
         )
 
-    def _prepare(self, target: Target) -> None:
+    def _prepare(self, target: CompiledTarget) -> None:
         """Compile `target` with a backend that records graphs."""
         name, args, kwargs = target.settings
         original = kwargs.get("backend", args[0] if args else "inductor")
@@ -147,7 +147,7 @@ class _Pass:
         except Exception as error:
             self._of[id(target)].failed = _error_line(error)
 
-    def _make(self, call: Call) -> None:
+    def _make(self, call: CompiledCall) -> None:
         target, subject = call.target, self._of[id(call.target)]
         if target.real is None or subject.failed:
             return
@@ -166,7 +166,7 @@ class _Pass:
         try:
             args = [rebuilt(value) for value in call.args]
             kwargs = {name: rebuilt(value) for name, value in call.kwargs.items()}
-        except Gone:
+        except ArgumentGone:
             return
         subject.calls_made += 1
         with ExitStack() as stack:
@@ -188,7 +188,7 @@ class _Pass:
                 if tensor.untyped_storage()._cdata in subject.graphs.managed:
                     subject.captured.add(at)
 
-    def _handle_error(self, target: Target, subject: _Subject, error: BaseException) -> None:
+    def _handle_error(self, target: CompiledTarget, subject: _Subject, error: BaseException) -> None:
         """Record a failure; of a copied target only the compiler's own errors count, others may be the copy's
         fault."""
         kinds = importlib.import_module(f"{path('dynamo')}.exc")
@@ -210,7 +210,7 @@ class _Pass:
             line=subject.line,
             options=subject.options,
             calls=sum(target.number for target in subject.targets),
-            signatures=sum(len(target.seen) for target in subject.targets),
+            signatures=sum(len(target.times_by_key) for target in subject.targets),
             compiled=subject.calls_made,
             graphs=graphs.all,
             shapes=len(graphs.runs),
@@ -249,7 +249,7 @@ def _find_overwritten(subject: _Subject) -> Iterator[Outside]:
         yield Outside(skip="output-overwritten", line=line)
 
 
-def name_of(target: Target) -> str:
+def name_of(target: CompiledTarget) -> str:
     """Return the user's name for a target: a module's class, or a function's name."""
     module = target.module
     if module is not None and getattr(target.inner, "__name__", "forward") in (*CALLS, "forward"):
@@ -258,7 +258,7 @@ def name_of(target: Target) -> str:
     return str(name).replace("<locals>.", "").removeprefix("<module>.")
 
 
-def options_of(target: Target) -> tuple[str, ...]:
+def options_of(target: CompiledTarget) -> tuple[str, ...]:
     """Return the options that differ from torch's defaults, as source text."""
     _, args, kwargs = target.settings
     backend = kwargs.get("backend", args[0] if args else "inductor")
@@ -268,16 +268,16 @@ def options_of(target: Target) -> tuple[str, ...]:
     if kwargs.get("dynamic") is not None:
         options.append(f"dynamic={kwargs['dynamic']}")
     config = getattr(backend, "config", {})
-    if uses_cudagraphs(backend) and named(backend) == "inductor":
+    if uses_cudagraphs(backend) and backend_name(backend) == "inductor":
         options.append('mode="max-autotune"' if config.get("max_autotune") else 'mode="reduce-overhead"')
     elif isinstance(config, dict) and config.get("max_autotune"):
         options.append('mode="max-autotune-no-cudagraphs"')
-    if named(backend) not in ("inductor", ""):
-        options.append(f'backend="{named(backend)}"')
+    if backend_name(backend) not in ("inductor", ""):
+        options.append(f'backend="{backend_name(backend)}"')
     return tuple(options)
 
 
-def _without_sync(target: Target) -> Any:
+def _without_sync(target: CompiledTarget) -> Any:
     """Return what to compile; a DistributedDataParallel module must not broadcast in forward, as no rank
     answers."""
     module = target.module

@@ -11,7 +11,7 @@ import torch
 
 from gapless import trees
 from gapless.capture.compiled.machine import Places
-from gapless.emulation.compiled.backends import named, setting, uses_cudagraphs
+from gapless.emulation.compiled.backends import backend_name, inductor_setting, uses_cudagraphs
 from gapless.model.compiled import Skip
 from gapless.torch_internals import TorchDispatchMode, path
 
@@ -44,11 +44,13 @@ class CapturePolicy:
         importlib.import_module(f"{path('inductor')}.config")
         if not uses_cudagraphs(backend):
             return None
-        inductors = named(backend) == "inductor"
+        inductors = backend_name(backend) == "inductor"
         return CapturePolicy(
             inductors,
-            inductors and bool(setting(backend, "graph_partition")) and not setting(backend, "cpp_wrapper"),
-            not setting(backend, "triton.cudagraph_skip_dynamic_graphs"),
+            inductors
+            and bool(inductor_setting(backend, "graph_partition"))
+            and not inductor_setting(backend, "cpp_wrapper"),
+            not inductor_setting(backend, "triton.cudagraph_skip_dynamic_graphs"),
             cached,
         )
 

@@ -1,4 +1,4 @@
-"""Backends of ``torch.compile``: what they are called, and which of them make CUDA graphs."""
+"""Backends of ``torch.compile``: their names, and which of them capture CUDA graphs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from gapless.torch_internals import path
 
 
-def named(backend: Any) -> str:
-    """What `backend` is called in ``torch.compile(backend=…)``; empty where it is somebody's own."""
+def backend_name(backend: Any) -> str:
+    """The name of `backend` in ``torch.compile(backend=…)``; "" for a user's own."""
     if isinstance(backend, str):
         return backend
     if isinstance(getattr(backend, "config", None), dict):
@@ -21,18 +21,20 @@ def named(backend: Any) -> str:
 
 
 def uses_cudagraphs(backend: Any) -> bool:
-    """Whether a backend captures what it compiles: ``mode="reduce-overhead"``, the option, inductor's own
-    setting, or by its name."""
-    name = named(backend)
-    return name == "cudagraphs" or (name == "inductor" and bool(setting(backend, "triton.cudagraphs")))
+    """Whether a backend captures CUDA graphs, by its name, ``mode="reduce-overhead"``, an option or
+    inductor's setting."""
+    name = backend_name(backend)
+    return name == "cudagraphs" or (
+        name == "inductor" and bool(inductor_setting(backend, "triton.cudagraphs"))
+    )
 
 
-def setting(backend: Any, name: str) -> Any:
-    """One of inductor's settings, as `backend` has it; None where inductor's are not loaded yet."""
+def inductor_setting(backend: Any, name: str) -> Any:
+    """The value of inductor's setting `name` for `backend`; None if inductor is not loaded yet."""
     own = getattr(backend, "config", {})
     if name in own:
         return own[name]
-    found: Any = sys.modules.get(f"{path('inductor')}.config")
+    value: Any = sys.modules.get(f"{path('inductor')}.config")
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value

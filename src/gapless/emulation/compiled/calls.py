@@ -1,4 +1,4 @@
-"""`Calls`: the compiled callables of a run, and the calls of them that differ, in order."""
+"""Record the compiled callables of a run, and their calls that differ, in order."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.compiled.backends import named, uses_cudagraphs
-from gapless.emulation.compiled.copies import Copies, DeviceOf, Uncopied
-from gapless.emulation.compiled.hidden import Attributes, Changes, Hidden, State
-from gapless.emulation.compiled.replays import Replays
-from gapless.emulation.compiled.signatures import Keeper, settled, signature
+from gapless.emulation.compiled.backends import backend_name, uses_cudagraphs
+from gapless.emulation.compiled.copies import CannotCopy, Copies, DeviceOf
+from gapless.emulation.compiled.hidden import Changes, HiddenInputs, HiddenValues, ModuleAttributes
+from gapless.emulation.compiled.replays import GraphReplays
+from gapless.emulation.compiled.signatures import ArgumentKeeper, settle, signature
 from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 from gapless.model.source import Stack
 from gapless.torch_internals import DisableTorchFunction, sequence_number
 
-REPEATS = 10
-"""How often a call of the same signature is kept: what depends on values may be compiled anew each time, and
-the compiler gives up after eight."""
-_MOST = 300
+MAX_REPEATS = 10
+"""Most calls kept with the same signature: each may recompile if code depends on values, and the compiler
+gives up after eight."""
+_MAX_CALLS_KEPT = 300
+"""Most calls kept in a run: they are made again after it, each with a copy of its arguments."""
 
 Settings = tuple[str, tuple[Any, ...], dict[str, Any]]
-"""The function of ``torch._dynamo`` that is to compile, and its arguments."""
+"""The function of ``torch._dynamo`` that compiles, its args and its kwargs."""
 
 
 @dataclass(frozen=True)
-class Modes:
-    """What is on around a call: gradients, inference mode, the dtype of autocast on the GPU (None: off), what
-    the script has told the compiler to do in place of compiling (``"eager_on_recompile"``)."""
+class CallModes:
+    """Modes around a call: gradients, inference mode, the GPU's autocast dtype (None: off), the compiler's
+    stance (such as ``"eager_on_recompile"``)."""
 
     grad: bool
     inference: bool
@@ -43,9 +44,9 @@ class Modes:
     stance: str = ""
 
     @staticmethod
-    def now(stance: str) -> Modes:
+    def now(stance: str) -> CallModes:
         on = torch.is_autocast_enabled("cuda")
-        return Modes(
+        return CallModes(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             torch.get_autocast_dtype("cuda") if on else None,
@@ -59,28 +60,27 @@ class Modes:
 
 
 @dataclass(eq=False)
-class Target:
-    """One callable that was compiled, by `settings`.
+class CompiledTarget:
+    """A callable compiled with `settings` at `place`.
 
-    `place` is where that was asked for; it `captures` CUDA graphs or not, `generates` code or runs graphs as
-    they stand, and `overwritten` are results of
-    theirs that were used too late, by their number and place. Once it is compiled for good, `real` takes its
-    calls. It is `copied` when the script has dropped it and the compiler is to have another like it.
+    It `captures` CUDA graphs or not; `generates` says whether inductor generates code. `overwritten` lists
+    results that were used after a replay overwrote them, by their number and place. Once really compiled,
+    `real` takes its calls. `copied`: the script dropped it, and this is a copy for the compiler.
     """
 
-    calls: Calls
+    calls: CompiledCalls
     inner: Any
     settings: Settings
     place: stacks.RawStack
     captures: bool = False
     generates: bool = False
     overwritten: dict[tuple[int, Stack], None] = field(default_factory=dict)
-    seen: dict[Any, int] = field(default_factory=dict)
+    times_by_key: dict[Any, int] = field(default_factory=dict)
     number: int = 0
     real: Callable[..., Any] | None = None
-    hidden: Hidden | None = None
+    hidden: HiddenInputs | None = None
     modules: frozenset[int] = frozenset()
-    kept: list[Call] = field(default_factory=list)
+    kept: list[CompiledCall] = field(default_factory=list)
     copied: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,131 +89,134 @@ class Target:
         calls = self.calls
         if local.compiled:
             return self.inner(*args, **kwargs)
-        calls.heard(self, args, kwargs)
+        calls.record_call(self, args, kwargs)
         begin = sequence_number()
         local.compiled = True
         local.constants = {} if self.generates else None
         try:
-            return self._captured(args, kwargs) if self.captures else self.inner(*args, **kwargs)
+            return self._call_captured(args, kwargs) if self.captures else self.inner(*args, **kwargs)
         finally:
             local.compiled, local.constants = False, None
             local.compiled_nodes.append((begin, sequence_number()))
 
-    def _captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replays = self.calls.replays
         replays.begin()
-        made = self.inner(*args, **kwargs)
-        replays.end(self, (args, kwargs), made)
-        return made
+        result = self.inner(*args, **kwargs)
+        replays.end(self, (args, kwargs), result)
+        return result
 
     @property
     def module(self) -> torch.nn.Module | None:
-        """The module that is compiled, if it is one (or a method of one)."""
+        """The compiled module (or the module of a compiled method), or None."""
         owner = getattr(self.inner, "__self__", self.inner)
         return owner if isinstance(owner, torch.nn.Module) else None
 
 
-class Handle:
-    """What the script calls, and drops when it has no more use for it: it alone keeps its target alive."""
+class CompiledHandle:
+    """The object that the script calls; its target lives as long as it does."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: CompiledTarget) -> None:
         self._target = target
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._target(*args, **kwargs)
 
     def __del__(self) -> None:
-        self._target.calls.over(self._target)
+        self._target.calls.drop(self._target)
 
-    def copied_by(self, copy: Callable[[Any], Any]) -> Handle:
-        """Another like it, of a copy of what it calls, for somebody who calls it in turn."""
+    def copied_by(self, copy: Callable[[Any], Any]) -> CompiledHandle:
+        """Return a handle of a copy of the target, for copied code that calls it."""
         target = self._target
-        return Handle(replace(target, inner=copy(target.inner), hidden=None, seen={}, kept=[]))
+        return CompiledHandle(
+            replace(target, inner=copy(target.inner), hidden=None, times_by_key={}, kept=[])
+        )
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call to be made again: the `order`-th of all, and the `number`-th of its target's; from `place`."""
+class CompiledCall:
+    """A recorded call to repeat: the `order`-th of the run, the `number`-th of its target, from `place`."""
 
     order: int
-    of: weakref.ref[Target]
+    of: weakref.ref[CompiledTarget]
     number: int
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    modes: Modes
-    state: State
+    modes: CallModes
+    state: HiddenValues
     changes: Changes
     place: stacks.RawStack
 
     @property
-    def target(self) -> Target:
-        """What is called, which somebody else keeps alive."""
+    def target(self) -> CompiledTarget:
+        """The called target; its owner keeps it alive."""
         target = self.of()
         assert target is not None
         return target
 
-    def settled(self, target: Target, copy: Callable[[Any], Any]) -> Call:
-        """The same call of `target`, with copies in place of what the script still has."""
+    def settle(self, target: CompiledTarget, copy: Callable[[Any], Any]) -> CompiledCall:
+        """Return this call for `target`, with copies of the objects that the script still owns."""
         args, kwargs, contents = (
-            settled(part, copy) for part in (self.args, self.kwargs, self.state.containers)
+            settle(part, copy) for part in (self.args, self.kwargs, self.state.containers)
         )
         state = replace(self.state, containers=contents)
         return replace(self, of=weakref.ref(target), args=args, kwargs=kwargs, state=state)
 
 
-class Calls:
-    """Takes down each new kind of call, and the first few of each kind.
+class CompiledCalls:
+    """Records the first few calls of each signature, for compiling after the run.
 
-    `device_of` says where tensors are; without `values` (a dry run) only shapes are kept. Unless they are
-    `wanted`, for a compiler to have them after the run, nothing is kept. Nothing of the script's is kept
-    alive: of what it drops the last made at each place is copied.
+    `device_of` returns a tensor's device; without `values` (a dry run) only shapes are kept. Unless `wanted`,
+    nothing is kept. The script's objects are held weakly: of the callables it drops, the last one made at
+    each place is copied.
     """
 
     def __init__(self, device_of: DeviceOf, values: bool = True, wanted: bool = True) -> None:
         self.left_out = 0
         self.failed = ""
         self.copies = Copies(device_of, values)
-        self.attributes = Attributes(self.copies)
-        self.replays = Replays()
+        self.attributes = ModuleAttributes(self.copies)
+        self.replays = GraphReplays()
         self.stance: Callable[[], str] = str
         self.wanted = wanted
-        self.ending: Callable[[], bool] = lambda: False  # whether the script is being stopped, and drops all
+        self.ending: Callable[[], bool] = lambda: False  # whether the script is ending and drops everything
         self.uncopied = ""
-        """Why something that the script has dropped could not be copied."""
-        self._alive: list[weakref.ref[Target]] = []
-        self._dropped: list[Target] = []
+        """Why a callable that the script dropped could not be copied; "" if none."""
+        self._alive: list[weakref.ref[CompiledTarget]] = []
+        self._dropped: list[CompiledTarget] = []
         self._order = 0
         self._device_of = device_of
         self._patches: Patches | None = None
 
     def install(self, patches: Patches) -> None:
-        """Look on at modules once something is compiled, until `patches` are undone."""
+        """Watch modules' attributes once something is compiled, until `patches` are undone."""
         self._patches = patches
 
     @property
-    def targets(self) -> list[Target]:
-        """What has been called and the script still has, and the last at each place of what it has dropped;
-        in the order of their first calls."""
+    def targets(self) -> list[CompiledTarget]:
+        """Called targets that are alive, and the last dropped one of each place, in order of first calls."""
         alive = [target for reference in self._alive if (target := reference()) is not None]
         return sorted((*self._dropped, *alive), key=lambda target: target.kept[0].order if target.kept else 0)
 
     @property
-    def kept(self) -> list[Call]:
-        """Their calls, in order."""
+    def kept(self) -> list[CompiledCall]:
+        """The recorded calls of all targets, in order."""
         return sorted((call for target in self.targets for call in target.kept), key=lambda call: call.order)
 
-    def compiled(self, inner: Any, settings: Settings) -> Handle:
-        """`inner` is compiled by the caller's callers."""
+    def compiled(self, inner: Any, settings: Settings) -> CompiledHandle:
+        """Return a handle for `inner`, compiled by the caller's caller."""
         if not self._order and self._patches is not None and self.wanted:
             self.attributes.install(self._patches)
         self._order += 1
         _, args, kwargs = settings
         backend = kwargs.get("backend", args[0] if args else "inductor")
-        generates = named(backend) == "inductor"
-        return Handle(Target(self, inner, settings, stacks.capture(1), uses_cudagraphs(backend), generates))
+        generates = backend_name(backend) == "inductor"
+        return CompiledHandle(
+            CompiledTarget(self, inner, settings, stacks.capture(1), uses_cudagraphs(backend), generates)
+        )
 
-    def over(self, target: Target) -> None:
-        """The script has dropped `target`: copy it, if no other was made at the same place."""
+    def drop(self, target: CompiledTarget) -> None:
+        """Copy `target`, which the script dropped, unless there is another from the same place."""
         if target.hidden is None or sys.is_finalizing():
             return
         self._alive = [reference for reference in self._alive if reference() not in (target, None)]
@@ -222,10 +225,10 @@ class Calls:
         elif all(other.place != target.place for other in self.targets):
             try:
                 self._dropped.append(self._copied(target))
-            except Uncopied as error:
+            except CannotCopy as error:
                 self.uncopied = str(error)
 
-    def _copied(self, target: Target) -> Target:
+    def _copied(self, target: CompiledTarget) -> CompiledTarget:
         copy = self.copies.copier()
         name, args, kwargs = target.settings
         other = replace(
@@ -239,45 +242,47 @@ class Calls:
         )  # fmt: skip
         assert target.hidden is not None
         other.hidden = target.hidden.copied(copy)
-        other.kept = [call.settled(other, copy) for call in target.kept]
+        other.kept = [call.settle(other, copy) for call in target.kept]
         return other
 
-    def heard(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """`target` is called: keep the call where it is of a new kind, or one of the first of its kind."""
+    def record_call(self, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record a call of `target`, if it is among the first of its signature."""
         target.number += 1
         if self.failed or not self.wanted:
             return
         try:
             with DisableTorchFunction():
-                self._heard(target, args, kwargs)
-        except Exception as error:  # arguments are anybody's objects, and the script is not to fail for them
+                self._record(target, args, kwargs)
+        except Exception as error:  # arguments are arbitrary objects; recording must not fail the script
             self.failed = f"{type(error).__name__}: {error}"
 
-    def _heard(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        modes = Modes.now(self.stance())
+    def _record(self, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        modes = CallModes.now(self.stance())
         if not modes.compiles:
             return
         if target.hidden is None:
             self._begin(target, (*args, *kwargs.values()))
         key = self._key(target, args, kwargs, modes)
-        times = target.seen.get(key, 0)
-        if times >= REPEATS:
+        times = target.times_by_key.get(key, 0)
+        if times >= MAX_REPEATS:
             return
-        target.seen[key] = times + 1
-        if sum(len(other.kept) for other in self.targets) >= _MOST:
+        target.times_by_key[key] = times + 1
+        if sum(len(other.kept) for other in self.targets) >= _MAX_CALLS_KEPT:
             self.left_out += 1
             return
         self._keep(target, args, kwargs, modes)
 
-    def _begin(self, target: Target, given: tuple[Any, ...]) -> None:
+    def _begin(self, target: CompiledTarget, arguments: tuple[Any, ...]) -> None:
         self._dropped = [other for other in self._dropped if other.place != target.place]
         self._alive.append(weakref.ref(target))
-        target.hidden = Hidden(target.inner, self.copies, given)
+        target.hidden = HiddenInputs(target.inner, self.copies, arguments)
         modules = [module for root in target.hidden.roots for module in root.modules()]
         target.modules = frozenset(map(id, modules))
         self.attributes.begin(modules)
 
-    def _key(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes) -> Any:
+    def _key(
+        self, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any], modes: CallModes
+    ) -> Any:
         module, hidden = target.module, target.hidden
         assert hidden is not None
         attributes = self.attributes
@@ -289,25 +294,27 @@ class Calls:
             modes,
         )
 
-    def _keep(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes) -> None:
+    def _keep(
+        self, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any], modes: CallModes
+    ) -> None:
         assert target.hidden is not None
-        keep = Keeper(self.copies, target.hidden.followed)
+        keep = ArgumentKeeper(self.copies, target.hidden.followed)
         self._order += 1
         target.kept.append(
-            Call(
+            CompiledCall(
                 self._order,
                 weakref.ref(target),
                 target.number,
                 tuple(map(keep, args)),
-                {name: keep(one) for name, one in kwargs.items()},
+                {name: keep(value) for name, value in kwargs.items()},
                 modes,
                 target.hidden.state(keep),
-                self.attributes.taken(),
+                self.attributes.take(),
                 stacks.capture(1),
             )
         )
 
 
 def _backend(copy: Callable[[Any], Any], value: Any) -> Any:
-    """A setting of a compilation: what the user has written as a function is copied."""
+    """Copy a setting of a compilation if it is a user's function."""
     return copy(value) if isinstance(value, FunctionType | partial) else value

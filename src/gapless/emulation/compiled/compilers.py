@@ -1,7 +1,7 @@
 """Compilers under emulation: `torch.compile` runs eagerly, exporting is refused, fakes stay on the CPU.
 
-Generated code would need the GPU (and its compiler), and it makes the host wait where eager code does, so
-nothing about waits is lost by running what was to be compiled as it stands.
+Generated code would need the GPU (and its compiler). It makes the host wait where eager code does, so running
+the original code finds the same waits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from gapless.emulation.compiled import foreign, torchscript
-from gapless.emulation.compiled.calls import Calls, Settings
-from gapless.emulation.compiled.deferred import Part, defer
+from gapless.emulation.compiled.calls import CompiledCalls, Settings
+from gapless.emulation.compiled.deferred import DeferredPart, defer
 from gapless.emulation.compiled.disabled import disable
 from gapless.emulation.dispatch import higher_order
 from gapless.emulation.recording.programme import is_compiled
@@ -33,16 +33,16 @@ from gapless.torch_internals import path
 
 Note = Callable[[str], None]
 
-_EAGERLY = (
+_EAGER_NOTE = (
     "torch.compile ran eagerly: code that would be compiled runs as it is, and syncs at the same places"
 )
-_FAKES = 'fake tensors requested on "cuda" were created on the CPU, because there is no CUDA device'
+_FAKES_NOTE = 'fake tensors requested on "cuda" were created on the CPU, because there is no CUDA device'
 _MAKERS_OF_FAKES = (
     "gapless.", "torch._compile", "torch._decomp", "torch._dynamo.eval_frame", "torch._library",
     "torch._meta", "torch._ops", "torch._prims", "torch._refs", "torch._subclasses", "torch._tensor",
     "torch.overrides", "torch.utils",
 )  # fmt: skip
-"""Modules between who asks for a fake tensor and what makes it."""
+"""Modules between the code that requests a fake tensor and the constructor."""
 _EXPORTERS = (
     ("torch.export", "export"),
     ("torch.export", "export_for_training"),
@@ -54,25 +54,25 @@ _EXPORTERS = (
 )
 
 
-_UNCOMPILED = {
+_ANSWERS_UNCOMPILED = {
     "graph_break": lambda *_, **__: None,
     "disable": disable,
     "is_compiling": lambda: False,
-    # Asked for at each checkpoint, and passed on to what is compiled.
-    "config": Part(f"{path('dynamo')}.config", {"error_on_nested_fx_trace": True}),
+    # Read at each checkpoint, and passed on to compiled code.
+    "config": DeferredPart(f"{path('dynamo')}.config", {"error_on_nested_fx_trace": True}),
 }
-"""What eager code asks of the compiler, and is told where nothing is compiled."""
+"""What eager code reads from the compiler's module, with the values that hold if nothing is compiled."""
 
 
-def install(note: Note, patches: Patches, lasting: bool = False, calls: Calls | None = None) -> None:
+def install(note: Note, patches: Patches, lasting: bool = False, calls: CompiledCalls | None = None) -> None:
     """Make every way of compiling, exporting or launching foreign kernels run eagerly or refuse clearly.
 
-    `calls` takes down what is compiled and how it is called. `note` takes remarks for the report (the same
-    one any number of times), `patches` what is replaced. Where that is `lasting`, to the end of the process,
-    torch's compilers are changed when the script imports them. Else they are imported before anything is
-    replaced, since they keep functions that they find then.
+    `calls` records what is compiled and how it is called; `note` receives remarks for the report (repetitions
+    allowed); `patches` records replacements. If `lasting` (to the end of the process), torch's compilers are
+    patched when the script imports them; else they are imported first, as they keep references to functions
+    they find at import.
     """
-    calls = calls or Calls(lambda tensor: -1)
+    calls = calls or CompiledCalls(lambda tensor: -1)
     calls.install(patches)
     changes: list[tuple[str, Callable[[ModuleType], None]]] = [
         (path("dynamo"), partial(_run_eagerly, note, calls, patches)),
@@ -82,12 +82,12 @@ def install(note: Note, patches: Patches, lasting: bool = False, calls: Calls | 
     ]
     for name, change in changes:
         if not lasting:
-            with suppress(ImportError):  # before torch 2.5 not all are there
+            with suppress(ImportError):  # before torch 2.5 not all exist
                 importlib.import_module(name)
         when_imported(name, change, patches)
     if lasting:
-        defer(path("dynamo"), _UNCOMPILED, patches)
-    # It separates steps inside compiled CUDA graphs, and loads the whole code generator to say so.
+        defer(path("dynamo"), _ANSWERS_UNCOMPILED, patches)
+    # It marks steps of compiled CUDA graphs, and would load the whole code generator.
     patches.set_everywhere(torch.compiler, "cudagraph_mark_step_begin", calls.replays.mark)
     _forgive_gradients(patches)
     torchscript.install(note, patches)
@@ -99,23 +99,23 @@ def install(note: Note, patches: Patches, lasting: bool = False, calls: Calls | 
 
 
 def _forgive_gradients(patches: Patches) -> None:
-    """Let a custom function's backward give fewer gradients than it has inputs, where the compiler does."""
+    """Let a custom function's backward return too few gradients in compiled code, as the compiler does."""
     real = BackwardCFunction.apply
 
     @functools.wraps(real)
     def apply(self: Any, *args: Any) -> Any:
         out = real(self, *args)
-        given = out if isinstance(out, tuple) else (out,)
-        missing = len(self.needs_input_grad) - len(given)
-        return (*given, *[None] * missing) if missing > 0 and is_compiled() else out
+        gradients = out if isinstance(out, tuple) else (out,)
+        missing = len(self.needs_input_grad) - len(gradients)
+        return (*gradients, *[None] * missing) if missing > 0 and is_compiled() else out
 
     patches.set(BackwardCFunction, "apply", apply)
 
 
-def _run_eagerly(note: Note, calls: Calls, patches: Patches, dynamo: Any) -> None:
-    """Replace what `torch.compile` calls, so that its own checks of options, and wrappers of it, stay.
+def _run_eagerly(note: Note, calls: CompiledCalls, patches: Patches, dynamo: Any) -> None:
+    """Replace what `torch.compile` calls, so that its own option checks and wrappers of it still work.
 
-    What was compiled before the emulation began is told to run eagerly, too.
+    Callables compiled before the emulation began run eagerly, too.
     """
     frames = sys.modules[path("dynamo_frames")]
 
@@ -123,10 +123,10 @@ def _run_eagerly(note: Note, calls: Calls, patches: Patches, dynamo: Any) -> Non
         def optimize(*args: Any, disable: bool = False, **kwargs: Any) -> Callable[[Any], Any]:
             if disable or _switched_off(dynamo):
                 return lambda target: target
-            # Compiling anything switches the default checks of all distributions off, and their waits too.
+            # Compiling anything disables the argument checks of all distributions, and so their waits.
             patches.set(torch.distributions.Distribution, "_validate_args", False)
             settings = name, args, kwargs
-            return lambda target: _eager(target, calls, settings, note, frames)
+            return lambda target: _eager_callable(target, calls, settings, note, frames)
 
         return optimize
 
@@ -142,17 +142,17 @@ def _switched_off(dynamo: Any) -> bool:
     return bool(dynamo.config.disable) or os.environ.get("TORCHDYNAMO_DISABLE") == "1"
 
 
-def _eager(target: Any, calls: Calls, settings: Settings, note: Note, frames: Any) -> Any:
-    """What `torch.compile` returns for `target`: the same kind of object, running eagerly.
+def _eager_callable(target: Any, calls: CompiledCalls, settings: Settings, note: Note, frames: Any) -> Any:
+    """Return what `torch.compile` returns for `target`, but running eagerly.
 
-    Modules become an `OptimizedModule` as ever, with ``_orig_mod`` and its prefix in the state dict.
+    A module becomes an `OptimizedModule`, with ``_orig_mod`` as prefix in the state dict.
     """
     inner = frames.innermost_fn(target)
     if isinstance(inner, torch.nn.Module):
-        note(_EAGERLY)
-        return _modules(calls, settings, frames)(inner)
+        note(_EAGER_NOTE)
+        return _module_wrapper(calls, settings, frames)(inner)
     if isinstance(inner, type):
-        note(_EAGERLY)
+        note(_EAGER_NOTE)
         return inner
     if not callable(inner):
         raise AssertionError(f"A callable function is expected, but {type(inner)} is provided.")
@@ -162,20 +162,20 @@ def _eager(target: Any, calls: Calls, settings: Settings, note: Note, frames: An
     @functools.wraps(inner)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         nonlocal said
-        if not said:  # libraries decorate much that no script calls
+        if not said:  # noted at the first call: libraries decorate much that is never called
             said = True
-            note(_EAGERLY)
+            note(_EAGER_NOTE)
         return called(*args, **kwargs)
 
-    # How torch finds what is inside, when what is compiled is compiled again, disabled or called by another.
+    # How torch finds the inner function when this is compiled again, disabled or called by compiled code.
     compiled._torchdynamo_orig_callable = inner  # type: ignore[attr-defined]
     compiled._torchdynamo_inline = inner  # type: ignore[attr-defined]
     compiled._torchdynamo_wrapper_id = id(compiled)  # type: ignore[attr-defined]
     return compiled
 
 
-def _modules(calls: Calls, settings: Settings, frames: Any) -> Any:
-    """What makes an `OptimizedModule` of a module, and of each copy of it; pickled it is plainly disabled."""
+def _module_wrapper(calls: CompiledCalls, settings: Settings, frames: Any) -> Any:
+    """Return the context that wraps a module and its copies as `OptimizedModule`; pickled: disabled."""
 
     class Eagerly(frames.DisableContext):  # type: ignore[misc]
         def __call__(self, target: Any) -> Any:
@@ -193,10 +193,10 @@ def _modules(calls: Calls, settings: Settings, frames: Any) -> Any:
 
 
 def _flex_attention(patches: Patches, public: Any) -> None:
-    """Run flex attention as the plain operators it stands for.
+    """Run flex attention as plain operators.
 
-    Its own eager path compiles for the backward pass, and knows nothing of dispatch modes. Compiled, they are
-    one kernel, which makes no constant on the host.
+    Its own eager path compiles for backward and ignores dispatch modes. Compiled, it is one kernel that
+    creates no constant on the host (`local.fused`).
     """
     inner = importlib.import_module(path("flex_attention_operator"))
     if not hasattr(public, "flex_attention_hop") or not hasattr(inner, "sdpa_dense"):
@@ -212,7 +212,7 @@ def _flex_attention(patches: Patches, public: Any) -> None:
     patches.set(public, "flex_attention_hop", flex_attention_hop)
     shown = getattr(public, "_WARNINGS_SHOWN", None)
     if shown is not None:
-        # The advice to compile would reach people who do.
+        # Else users who do compile would be advised to compile.
         patches.set(public, "_WARNINGS_SHOWN", {*shown, "flex_attention_performance"})
 
 
@@ -220,10 +220,9 @@ def _flex_attention(patches: Patches, public: Any) -> None:
 
 
 def fakes_on_the_cpu(note: Note, patches: Patches, module: Any) -> None:
-    """Make fake tensors asked for on CUDA CPU fakes.
+    """Create fake tensors requested on CUDA as CPU fakes.
 
-    A fake CUDA tensor that takes part in autograd ends the process where there is no CUDA device, and that
-    cannot be caught.
+    Without a CUDA device a fake CUDA tensor in autograd crashes the process, which cannot be caught.
     """
     fake = module.FakeTensor
     make = fake.__new__
@@ -232,7 +231,7 @@ def fakes_on_the_cpu(note: Note, patches: Patches, module: Any) -> None:
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if any(_is_cuda(value) for value in (*args, *kwargs.values())):
             if not _for_torch_itself():
-                note(_FAKES)
+                note(_FAKES_NOTE)
             args = tuple(cpu if _is_cuda(value) else value for value in args)
             kwargs = {name: cpu if _is_cuda(value) else value for name, value in kwargs.items()}
         return make(cls, *args, **kwargs)
@@ -241,7 +240,7 @@ def fakes_on_the_cpu(note: Note, patches: Patches, module: Any) -> None:
 
 
 def _for_torch_itself() -> bool:
-    """Whether a fake tensor is made for torch's own use, as DTensor does to learn shapes."""
+    """Whether torch itself creates the fake tensor, as DTensor does to compute shapes."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_MAKERS_OF_FAKES):
         frame = frame.f_back
@@ -255,7 +254,7 @@ def _is_cuda(value: Any) -> bool:
 
 
 def _refuse_export(name: str, patches: Patches, owner: ModuleType) -> None:
-    """Refuse to export what lies on the device; what lies on the host is exported as ever."""
+    """Refuse to export models on the device; models on the host are exported as usual."""
     original = vars(owner).get(name)
     if original is None:
         return

@@ -1,8 +1,8 @@
-"""Copies of what compiled code needs, so that nothing of the script's lives on for a compiler to see later.
+"""Copy what compiled code needs, so that recording it does not keep the script's objects alive.
 
-While an object of the script's lives it is held weakly; when the last user of a compiled callable goes, what
-the callable reaches is copied: modules, optimizers and objects attribute by attribute, functions with their
-closures, tensors by their sizes, and by their values where those are few.
+The script's objects are held weakly; when a compiled callable is dropped, what it reaches is copied: modules,
+optimizers and objects attribute by attribute, functions with their closures, tensors with sizes, and with
+values if they are small.
 """
 
 from __future__ import annotations
@@ -30,33 +30,32 @@ from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
 VALUES = frozenset(
     {int, float, bool, str, bytes, complex, NoneType, torch.dtype, torch.device, torch.Size, torch.layout}
 )
-"""What cannot change and holds nothing."""
+"""Immutable types that contain no other objects."""
 SHARED: tuple[Any, ...] = (
     type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.MethodDescriptorType,
     types.WrapperDescriptorType, types.GenericAlias, property, staticmethod, classmethod, range, slice,
     enum.Enum, re.Pattern, logging.Logger, logging.Handler, type(threading.Lock()), type(threading.RLock()),
     PurePath, torch.Generator, torch.Stream, torch.Event, torch.memory_format, torch.finfo, torch.iinfo,
 )  # fmt: skip
-"""Kinds of objects that hold no tensor and belong to nobody: a copy has the same."""
-_OWN_ROOM = "gapless."
-_NUMBER = "_torchdynamo_wrapper_id"
-"""The attribute by which the compiler tells that a function is the wrapper that it made."""
+"""Types whose instances hold no tensor and are shared by copies."""
+_OWN_PACKAGE = "gapless."
+_WRAPPER_ID = "_torchdynamo_wrapper_id"
+"""The attribute by which the compiler recognizes its own wrapper functions."""
 _CONTAINERS: tuple[Any, ...] = (OrderedDict, defaultdict, dict, list, set, deque)
-_OBJECTS = 20_000
-"""So many objects are copied at most: what reaches more is a script as a whole."""
-_BYTES = 64 << 20
-"""So many bytes of values are copied at most, of one callable; of further tensors the sizes."""
+_MAX_OBJECTS = 20_000
+"""Most objects copied: what reaches more is practically the whole script."""
+_MAX_BYTES = 64 << 20
+"""Most bytes of values copied per callable; further tensors keep their sizes only."""
 
 DeviceOf = Callable[[torch.Tensor], int]
 
 
-class Uncopied(Exception):
-    """Something is reached that cannot be copied."""
+class CannotCopy(Exception):
+    """An object that cannot be copied was reached."""
 
 
-class Held:
-    """An object of the script's for as long as it lives, and its copies, of which the last stands for it
-    afterwards."""
+class HeldObject:
+    """A weakly held object of the script, and its copies; the last copy replaces it once it is collected."""
 
     __slots__ = ("alive", "copies", "kind")
 
@@ -65,19 +64,19 @@ class Held:
         self.copies: list[Any] = []
 
     def __call__(self) -> Any:
-        """The object or a copy of it; `NOTHING` where it has ended without any."""
+        """The object or its last copy; `NOTHING` if it was collected without one."""
         value = self.alive()
         if value is None:
             return self.copies[-1] if self.copies else NOTHING
         return value
 
     @classmethod
-    def of(cls, value: Any) -> Held:
-        """`value`, which is a copy, and lives on."""
+    def of(cls, value: Any) -> HeldObject:
+        """Wrap a copy, held strongly."""
         return cls(lambda: value, type(value))
 
     def all(self) -> Iterator[Any]:
-        """The object, where it lives, and its copies."""
+        """Yield the object, if alive, and its copies."""
         value = self.alive()
         if value is not None:
             yield value
@@ -89,50 +88,50 @@ class Held:
 
 
 class Copies:
-    """All objects that are held and copied; `device_of` says where tensors are. Without `values` those of
-    tensors are not copied."""
+    """All held objects and their copies; `device_of` returns a tensor's device. Without `values` tensors keep
+    sizes only."""
 
     def __init__(self, device_of: DeviceOf, values: bool) -> None:
         self.device_of, self.values = device_of, values
         self.tensors: list[tuple[weakref.ref[torch.Tensor], int]] = []
-        """Copied tensors, and the device that each is to be on: none is there in the run."""
-        self._held: dict[int, Held] = {}
+        """Copied tensors and the device each belongs on; they are not placed during the run."""
+        self._held: dict[int, HeldObject] = {}
 
-    def held(self, value: Any) -> Held:
-        """`value`, held weakly.
+    def held(self, value: Any) -> HeldObject:
+        """Return `value` held weakly.
 
         Raises:
-            TypeError: no weak reference to it can be had.
+            TypeError: it does not support weak references.
         """
-        known = self._held.get(id(value))
-        if known is not None and known.alive() is value:
-            return known
-        held = self._held[id(value)] = Held(weakref.ref(value), type(value))
+        existing = self._held.get(id(value))
+        if existing is not None and existing.alive() is value:
+            return existing
+        held = self._held[id(value)] = HeldObject(weakref.ref(value), type(value))
         return held
 
-    def kept(self, value: Any) -> Held:
-        """`value`, held weakly, with a copy for when it has ended, unless it cannot be copied."""
+    def kept(self, value: Any) -> HeldObject:
+        """Return `value` held weakly, with a copy, if it can be copied."""
         held = self.held(value)
         if not held.copies:
-            with suppress(Uncopied):
+            with suppress(CannotCopy):
                 self.copier()(value)
         return held
 
     def copied(self, value: Any, copy: Any) -> None:
-        """A copy was made: whoever holds `value` has it from now on.
+        """Attach a copy to whoever holds `value`.
 
-        While it is collected with others weak references to it are dead already: it is known by its id.
+        It is found by id: while it is collected, weak references to it are dead already.
         """
         held = self._held.get(id(value))
         if held is not None and held.kind is type(value) and held.alive() in (value, None):
             held.copies.append(copy)
 
     def copier(self) -> Copier:
-        """Copies what belongs together, what is the same staying the same."""
+        """Return a copier; what it copies shares objects as the originals do."""
         return Copier(self)
 
     def place(self, put: Callable[[torch.Tensor, int], object]) -> None:
-        """Have `put` say of each copied tensor on which GPU it is to be."""
+        """Call `put` with each copied tensor and its GPU."""
         for reference, index in self.tensors:
             tensor = reference()
             if tensor is not None and index >= 0:
@@ -140,50 +139,50 @@ class Copies:
 
 
 class Copier:
-    """Copies objects and all that they reach.
+    """Copies objects and all they reach.
 
     Raises:
-        Uncopied: something is reached that cannot be copied, or too much.
+        CannotCopy: an object that cannot be copied, or too many.
     """
 
     def __init__(self, copies: Copies) -> None:
         self._copies = copies
         self._memo: dict[int, tuple[Any, Any]] = {}
-        self._objects, self._bytes = _OBJECTS, _BYTES
+        self._objects, self._bytes = _MAX_OBJECTS, _MAX_BYTES
 
     def __call__(self, value: Any) -> Any:
         try:
             with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
                 return self._copy(value)
-        except Uncopied:
+        except CannotCopy:
             raise
-        except Exception as error:  # anybody's classes, and what recurses too deeply
-            raise Uncopied(f"{type(error).__name__}: {error}") from error
+        except Exception as error:  # arbitrary classes, and too deep recursion
+            raise CannotCopy(f"{type(error).__name__}: {error}") from error
 
     def _copy(self, value: Any) -> Any:
         kind = type(value)
         if kind in VALUES or isinstance(value, SHARED):
             return value
-        known = self._memo.get(id(value))
-        if known is not None:
-            return known[1]
+        memoized = self._memo.get(id(value))
+        if memoized is not None:
+            return memoized[1]
         self._objects -= 1
         if self._objects < 0:
-            raise Uncopied("too many objects")
-        copy = self._of_kind(value, kind)
+            raise CannotCopy("too many objects")
+        copy = self._copy_kind(value, kind)
         self._keep(value, copy)
         return copy
 
     def _keep(self, value: Any, copy: Any) -> Any:
-        """Have `copy` stand for `value` from now on; objects may hold each other."""
+        """Memoize the copy of `value` early, as objects may refer to each other."""
         if id(value) not in self._memo:
             self._memo[id(value)] = value, copy
             if copy is not value:
                 self._copies.copied(value, copy)
         return copy
 
-    def _of_kind(self, value: Any, kind: Any) -> Any:
-        if isinstance(value, Held):
+    def _copy_kind(self, value: Any, kind: Any) -> Any:
+        if isinstance(value, HeldObject):
             return self._held(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
@@ -207,10 +206,10 @@ class Copier:
             return self._array(value)
         return self._object(value, kind)
 
-    def _held(self, held: Held) -> Any:
+    def _held(self, held: HeldObject) -> Any:
         value = held()
         if value is NOTHING:
-            raise Uncopied("it has ended")
+            raise CannotCopy("it has ended")
         return self._copy(value) if held.lives else value
 
     def _fixed(self, value: Any, kind: Any) -> Any:
@@ -238,15 +237,15 @@ class Copier:
         return copy
 
     def _object(self, value: Any, kind: Any) -> Any:
-        if kind.__module__.startswith(_OWN_ROOM):
+        if kind.__module__.startswith(_OWN_PACKAGE):
             again = getattr(value, "copied_by", None)
             return value if again is None else again(self._copy)
         if kind.__module__.startswith("torch._C") and "ProcessGroup" in kind.__name__:
             return value
         try:
-            copy: Any = object.__new__(unheard(kind) if hasattr(kind, "__del__") else kind)
+            copy: Any = object.__new__(without_finalizer(kind) if hasattr(kind, "__del__") else kind)
         except TypeError:
-            raise Uncopied(f"a {kind.__qualname__}") from None
+            raise CannotCopy(f"a {kind.__qualname__}") from None
         self._keep(value, copy)
         self._attributes(value, copy)
         return copy
@@ -276,11 +275,11 @@ class Copier:
         copy.__kwdefaults__ = self._copy(function.__kwdefaults__)
         copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
         for name, attribute in list(vars(function).items()):
-            vars(copy)[name] = id(copy) if name == _NUMBER else self._copy(attribute)
+            vars(copy)[name] = id(copy) if name == _WRAPPER_ID else self._copy(attribute)
         return copy
 
     def _fill(self, cell: Any, new: Any) -> Any:
-        """`new` with what is in `cell`, of which functions that share it have one copy."""
+        """Fill cell `new` with a copy of the contents of `cell`, once for all functions sharing it."""
         if id(cell) not in self._memo:
             self._keep(cell, new)
             with suppress(ValueError):  # not filled yet
@@ -291,14 +290,14 @@ class Copier:
         size = getattr(value, "nbytes", 0)
         self._bytes -= size
         if self._bytes < 0 or getattr(value, "dtype", None) == "O":
-            raise Uncopied("an array")
+            raise CannotCopy("an array")
         return value.copy() if hasattr(value, "copy") else value
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
         kind = type(value)
         plain = kind in (torch.Tensor, torch.nn.Parameter) or kind is getattr(torch.nn, "Buffer", None)
         if not plain or value.layout is not torch.strided or value.device.type == "meta":
-            raise Uncopied(f"a {kind.__name__}")
+            raise CannotCopy(f"a {kind.__name__}")
         copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
         size = value.numel() * value.element_size()
         if self._copies.values and size <= self._bytes:
@@ -315,8 +314,8 @@ class Copier:
 
 
 @cache
-def unheard(kind: Any) -> Any:
-    """`kind` without what it does when an object of it ends; itself where it hears of classes, too."""
+def without_finalizer(kind: Any) -> Any:
+    """Return a subclass of `kind` without finalizer; `kind` itself if it defines `__init_subclass__`."""
     if any("__init_subclass__" in vars(part) for part in kind.__mro__[:-1]):
         return kind
     silent = {"__del__": lambda self: None, "__module__": kind.__module__, "__qualname__": kind.__qualname__}

@@ -1,6 +1,6 @@
-"""A module that is imported for something trivial, and loaded once somebody asks it for more.
+"""Import a module lazily: answer a few attributes at once, load it for any other.
 
-torch's optimizers import its compiler, which takes seconds, to tell it that they are not to be compiled.
+torch's optimizers import its compiler, which takes seconds, only to exclude themselves from compilation.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gapless.emulation.support.patches import Patches
 
 
 def defer(name: str, answers: Mapping[str, Any], patches: Patches) -> None:
-    """Let ``import name`` give a module that has `answers` alone, until something else is asked of it.
+    """Let ``import name`` give a stand-in module with `answers`, loading the real one for anything else.
 
-    Does nothing where the module is loaded already; undone with `patches`.
+    Does nothing if the module is loaded already; undone with `patches`.
     """
     if name in sys.modules:
         return
@@ -29,11 +29,11 @@ def defer(name: str, answers: Mapping[str, Any], patches: Patches) -> None:
 
 
 class _Deferred(ModuleType):
-    """Stands in `sys.modules` until it is asked for something that it cannot answer."""
+    """The stand-in in `sys.modules`, replaced by the real module at the first unknown attribute."""
 
     def __getattr__(self, name: str) -> Any:
-        known = self.__name__ in sys.modules  # else it is just being made
-        if not known or (name.startswith("__") and name != "__path__"):
+        is_registered = self.__name__ in sys.modules  # else it is still being created
+        if not is_registered or (name.startswith("__") and name != "__path__"):
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -41,8 +41,8 @@ class _Deferred(ModuleType):
         return getattr(sys.modules[self.__name__], name)
 
 
-class Part(ModuleType):
-    """A module inside a deferred one: knows some of its values, and is loaded for anything else."""
+class DeferredPart(ModuleType):
+    """A submodule of a deferred module: answers some attributes, is loaded for any other."""
 
     def __init__(self, name: str, answers: Mapping[str, Any]) -> None:
         super().__init__(name)
@@ -60,7 +60,7 @@ class Part(ModuleType):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the deferred module once, and afterwards what loading it has brought along."""
+    """Finds the deferred module once, and afterwards the submodules loaded with it."""
 
     deferring = False
 
@@ -72,14 +72,18 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname == self._name and self.deferring:
             self.deferring = False
-            return ModuleSpec(fullname, _Made(_Deferred(fullname), self._answers))
-        # Importing a part of it asks for `__path__`, which loads it, and that part with it.
+            return ModuleSpec(fullname, _ModuleLoader(_Deferred(fullname), self._answers))
+        # Importing a submodule reads `__path__`, which loads the package and that submodule.
         loaded = sys.modules.get(fullname) if fullname.startswith(self._name + ".") else None
-        return None if loaded is None else ModuleSpec(fullname, _Made(loaded, {"__spec__": loaded.__spec__}))
+        return (
+            None
+            if loaded is None
+            else ModuleSpec(fullname, _ModuleLoader(loaded, {"__spec__": loaded.__spec__}))
+        )
 
 
-class _Made(Loader):
-    """Gives a module that is there."""
+class _ModuleLoader(Loader):
+    """Loads an existing module object, with `members` set."""
 
     def __init__(self, module: ModuleType, members: Mapping[str, Any]) -> None:
         self._module, self._members = module, members

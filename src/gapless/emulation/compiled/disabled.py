@@ -1,4 +1,4 @@
-"""`torch.compiler.disable` where the compiler is not loaded yet: the mark is made, and seconds are saved."""
+"""`torch.compiler.disable` without loading the compiler, which takes seconds: mark the function only."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 from gapless.torch_internals import path
 
 _codes: dict[bool, CodeType] = {}
-"""The code of the wrappers: true for those that keep all they call out of the compiler."""
+"""Code objects of the wrappers, by whether they are recursive."""
 
 
 def disable(
     function: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True
 ) -> Any:
-    """`function`, with the marks by which the compiler knows later that it is to leave it alone."""
+    """Wrap `function` with the marks by which the compiler will skip it."""
     if function is None:
         return functools.partial(disable, recursive=recursive, reason=reason, wrapping=wrapping)
-    if not isinstance(function, FunctionType | MethodType):  # modules and classes become something of torch's
+    if not isinstance(function, FunctionType | MethodType):  # modules and classes need torch's own wrapper
         real = importlib.import_module(path("dynamo")).disable
         return real(function, recursive, reason=reason, wrapping=wrapping)
-    made = _whole(function) if recursive else _alone(function)
-    _codes[recursive] = made.__code__
-    made._torchdynamo_disable = True
-    made._torchdynamo_disable_msg = reason
-    made._torchdynamo_disable_recursive = recursive
-    made._torchdynamo_orig_callable = function
-    made._torchdynamo_wrapper_id = id(made)
-    return made
+    wrapper = _wrap_recursive(function) if recursive else _wrap_single(function)
+    _codes[recursive] = wrapper.__code__
+    wrapper._torchdynamo_disable = True
+    wrapper._torchdynamo_disable_msg = reason
+    wrapper._torchdynamo_disable_recursive = recursive
+    wrapper._torchdynamo_orig_callable = function
+    wrapper._torchdynamo_wrapper_id = id(wrapper)
+    return wrapper
 
 
-# The compiler goes by the code of a wrapper, so that the two kinds need one each.
+# The compiler identifies a wrapper by its code object, so the two kinds need separate functions.
 
 
-def _whole(function: Any) -> Any:
+def _wrap_recursive(function: Any) -> Any:
     @functools.wraps(function)
     def disabled(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -43,7 +43,7 @@ def _whole(function: Any) -> Any:
     return disabled
 
 
-def _alone(function: Any) -> Any:
+def _wrap_single(function: Any) -> Any:
     @functools.wraps(function)
     def disabled(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -51,8 +51,8 @@ def _alone(function: Any) -> Any:
     return disabled
 
 
-def keep_out() -> None:
-    """Have the compiler, which is loaded by now, leave alone what was marked."""
+def skip_marked_code() -> None:
+    """Make the compiler, once loaded, skip the marked functions."""
     frames = importlib.import_module(path("dynamo_frames"))
     for recursive, code in _codes.items():
         then = frames.FrameAction.SKIP if recursive else frames.FrameAction.DEFAULT

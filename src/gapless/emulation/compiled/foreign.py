@@ -1,4 +1,4 @@
-"""Device memory that other CUDA libraries would borrow: refused in one sentence that names it."""
+"""Refuse to share device memory with other CUDA libraries."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gapless.emulation.support.refusals import refuse
 
 
 def install(patches: Patches) -> None:
-    """Refuse to lend device memory."""
-    _borrowed_memory(patches)
+    """Refuse ``__cuda_array_interface__`` and DLPack on device tensors, until `patches` are undone."""
+    _refuse_borrowed_memory(patches)
 
 
-def _borrowed_memory(patches: Patches) -> None:
+def _refuse_borrowed_memory(patches: Patches) -> None:
     """Refuse to hand device tensors to other CUDA libraries.
 
-    They would take an address of the host's for one of the device's.
+    They would take the host address for a device address.
     """
     tensor = torch.Tensor
     interface = vars(tensor)["__cuda_array_interface__"]
@@ -39,11 +39,11 @@ def _borrowed_memory(patches: Patches) -> None:
 
     patches.set(tensor, "__cuda_array_interface__", property(cuda_array_interface))
     patches.set(tensor, "__dlpack__", dlpack)
-    _between_torch_and_itself(patches, instead)
+    _allow_torch_dlpack(patches, instead)
 
 
-def _between_torch_and_itself(patches: Patches, instead: str) -> None:
-    """``torch.from_dlpack(tensor)`` shares a tensor's memory: an alias on the same device."""
+def _allow_torch_dlpack(patches: Patches, instead: str) -> None:
+    """Let ``torch.from_dlpack(tensor)`` return an alias on the same device."""
     from_dlpack, to_dlpack = vars(torch)["from_dlpack"], vars(torch.utils.dlpack)["to_dlpack"]
 
     @functools.wraps(from_dlpack)

@@ -1,4 +1,4 @@
-"""What a function reads besides its arguments: cells, globals, attributes, also by way of what it calls."""
+"""Find what a function and its callees read besides arguments: closure cells, globals, attributes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from gapless.emulation.support.stacks import library_of
 CALLS = ("_call_impl", "_wrapped_call_impl", "__call__")
 """The names of the methods that call a module."""
 NOTHING = object()
-_DEEPEST = 4
-_FUNCTIONS, _RECORDS, _ATTRIBUTES = 64, 16, 64
-"""So many are looked at: more would be felt at each call."""
+_MAX_DEPTH = 4
+"""Most calls followed from function to function: bounds the search."""
+_MAX_FUNCTIONS, _MAX_RECORDS, _MAX_ATTRIBUTES = 64, 16, 64
+"""Most functions and objects followed, and attributes read per object: more would slow each call."""
 _OTHER = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor, type, types.ModuleType)
 
 Name = tuple[Any, str]
-"""A name in a dictionary, which is a module's globals, or of an object, which has it as an attribute."""
+"""An owner (a module's globals, or an object) and the name of a variable or attribute in it."""
 
 
 @dataclass
 class Reached:
-    """What a function and the user's functions that it calls may read."""
+    """What a function and the user's functions it calls may read."""
 
     cells: list[Any] = field(default_factory=list)
     names: list[Name] = field(default_factory=list)
@@ -35,23 +36,22 @@ class Reached:
     records: list[Any] = field(default_factory=list)
 
 
-def reached(target: Any, given: Iterable[Any] = ()) -> Reached:
-    """What is reached from `target`, a module, a function or a method, and from what it is `given`: the
-    objects and modules there.
+def reach_of(target: Any, arguments: Iterable[Any] = ()) -> Reached:
+    """Return what `target` (a module, function or method) reads, and the objects and modules in `arguments`.
 
     >>> rate = 0.5
-    >>> reached(lambda x: x * rate).names[0][1]
+    >>> reach_of(lambda x: x * rate).names[0][1]
     'rate'
     """
     walk = _Walk()
     walk.function(*function_of(target), depth=0)
-    for value in given:
-        walk.given(value)
-    return walk.found
+    for value in arguments:
+        walk.argument(value)
+    return walk.result
 
 
 def function_of(target: Any) -> tuple[Any, Any]:
-    """The Python function that runs when `target` is called, and the object that it is a method of."""
+    """The Python function that runs when `target` is called, and the object it is bound to."""
     if isinstance(target, torch.nn.Module):
         return function_of(target.forward)[0], target
     if isinstance(target, types.MethodType):
@@ -65,7 +65,7 @@ def function_of(target: Any) -> tuple[Any, Any]:
 
 
 def content(cell: Any) -> Any:
-    """What is in a cell of a closure, or `NOTHING`."""
+    """The contents of a closure cell, or `NOTHING`."""
     try:
         return cell.cell_contents
     except ValueError:  # not filled yet
@@ -73,81 +73,81 @@ def content(cell: Any) -> Any:
 
 
 def is_record(value: Any) -> bool:
-    """Whether it is an object that holds settings: a configuration, a schedule, a trainer."""
-    with suppress(Exception):  # what fails when it is asked is somebody's proxy
+    """Whether `value` is a plain object with attributes: a configuration, a schedule, a trainer."""
+    with suppress(Exception):  # a proxy object may raise
         return hasattr(value, "__dict__") and not callable(value) and not isinstance(value, _OTHER)
     return False
 
 
 class _Walk:
     def __init__(self) -> None:
-        self.found = Reached()
-        self._seen: set[int] = set()
+        self.result = Reached()
+        self._visited: set[int] = set()
         self._functions = 0
 
-    def given(self, value: Any) -> None:
-        """An argument. Functions among them are told apart by what they are."""
-        self._inside(value, 0)
+    def argument(self, value: Any) -> None:
+        """Visit an argument; functions are skipped, as signatures tell them apart by identity."""
+        self._visit_attribute(value, 0)
 
     def function(self, function: Any, owner: Any, depth: int) -> None:
-        """`function`, a method of `owner` where that is not None."""
+        """Visit a function, or a method of `owner`."""
         if owner is not None:
-            self._value(owner, depth)
+            self._visit(owner, depth)
         code = getattr(function, "__code__", None)
-        if code is None or not self._first(function) or self._functions >= _FUNCTIONS:
+        if code is None or not self._is_new(function) or self._functions >= _MAX_FUNCTIONS:
             return
         self._functions += 1
         names = list(dict.fromkeys(_names(code)))
         for cell in function.__closure__ or ():
-            if self._first(cell):
-                self.found.cells.append(cell)
-                self._value(content(cell), depth)
+            if self._is_new(cell):
+                self.result.cells.append(cell)
+                self._visit(content(cell), depth)
         for name in names:
             if name in function.__globals__:
-                self.found.names.append((function.__globals__, name))
-                self._value(function.__globals__[name], depth)
+                self.result.names.append((function.__globals__, name))
+                self._visit(function.__globals__[name], depth)
             method = getattr(type(owner), name, None) if owner is not None else None
             if isinstance(method, types.FunctionType):
-                self._called(method, owner, depth)
+                self._follow_call(method, owner, depth)
 
-    def _called(self, function: Any, owner: Any, depth: int) -> None:
-        """The user's own are followed; libraries' keep to what they are given."""
+    def _follow_call(self, function: Any, owner: Any, depth: int) -> None:
+        """Follow a call of a user's function; library functions read only their arguments."""
         inner, bound = function_of(function)
         code = getattr(inner, "__code__", None)
-        if code is not None and depth < _DEEPEST and not library_of(code.co_filename):
+        if code is not None and depth < _MAX_DEPTH and not library_of(code.co_filename):
             self.function(inner, owner if bound is None else bound, depth + 1)
 
-    def _value(self, value: Any, depth: int) -> None:
+    def _visit(self, value: Any, depth: int) -> None:
         if isinstance(value, types.FunctionType | types.MethodType):
-            self._called(value, None, depth)
+            self._follow_call(value, None, depth)
         elif isinstance(value, torch.nn.Module):
-            if self._first(value):
-                self.found.modules.append(value)
-                for one in {type(module): module for module in value.modules()}.values():
-                    self._called(type(one).forward, one, depth)
+            if self._is_new(value):
+                self.result.modules.append(value)
+                for submodule in {type(module): module for module in value.modules()}.values():
+                    self._follow_call(type(submodule).forward, submodule, depth)
         elif isinstance(value, torch.optim.Optimizer):
-            if self._first(value):
-                self.found.optimizers.append(value)
-        elif len(self.found.records) < _RECORDS and is_record(value) and self._first(value):
-            self.found.records.append(value)
+            if self._is_new(value):
+                self.result.optimizers.append(value)
+        elif len(self.result.records) < _MAX_RECORDS and is_record(value) and self._is_new(value):
+            self.result.records.append(value)
             inside = vars(value)
-            for name in list(inside)[:_ATTRIBUTES]:
-                self.found.names.append((value, name))
-                self._inside(inside[name], depth)
+            for name in list(inside)[:_MAX_ATTRIBUTES]:
+                self.result.names.append((value, name))
+                self._visit_attribute(inside[name], depth)
 
-    def _inside(self, value: Any, depth: int) -> None:
-        """An attribute of an object: its own functions are called by whoever has the object."""
+    def _visit_attribute(self, value: Any, depth: int) -> None:
+        """Visit an attribute of an object, unless it is a function."""
         if not isinstance(value, types.FunctionType | types.MethodType):
-            self._value(value, depth)
+            self._visit(value, depth)
 
-    def _first(self, value: Any) -> bool:
-        known = id(value) in self._seen
-        self._seen.add(id(value))
-        return not known
+    def _is_new(self, value: Any) -> bool:
+        is_new = id(value) in self._visited
+        self._visited.add(id(value))
+        return not is_new
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names that code uses, that of functions within it too."""
+    """Yield the names that code uses, including its nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

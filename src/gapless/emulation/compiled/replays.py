@@ -1,8 +1,7 @@
-"""Results of compiled CUDA graphs, which the next replay overwrites: those that are used after it.
+"""Find results of compiled CUDA graphs that are used after the next replay overwrote them.
 
-PyTorch takes a call of compiled code for a new round, in which all memory of the last one may be used again,
-unless a backward pass of the last one is still to come; with `cudagraph_mark_step_begin` each mark begins
-one.
+For PyTorch a call of compiled code begins a new round, which may reuse all memory of the last one, unless a
+backward pass of the last one is pending; with `cudagraph_mark_step_begin` each mark begins a round.
 """
 
 from __future__ import annotations
@@ -16,71 +15,74 @@ import torch
 from gapless import trees
 from gapless.emulation.support import stacks
 
-_MOST = 20
+_MAX_PLACES = 20
+"""Most places recorded per target: enough for a report."""
 
 
-class Kept:
-    """One result of a call: the `at`-th tensor that it returned. `read` has the places where it was used."""
+class GraphResult:
+    """The `at`-th tensor that a call returned, by its storage."""
 
     def __init__(self, target: Any, at: int, storage: Any) -> None:
         self._target, self.at = weakref.ref(target), at
-        self.there = weakref.ref(storage)
+        self.storage = weakref.ref(storage)
 
     def read(self) -> None:
-        """It is used after its memory was given to a later call."""
+        """Record the current place: the result is used after a later call overwrote it."""
         target = self._target()
-        if target is not None and len(target.overwritten) < _MOST:
+        if target is not None and len(target.overwritten) < _MAX_PLACES:
             target.overwritten[self.at, stacks.resolve(stacks.capture(1))] = None
 
 
-class Replays:
-    """The rounds of all compiled CUDA graphs; `watch` is told when there is something to look at."""
+class GraphReplays:
+    """The rounds of all compiled CUDA graphs; `watch` is called once results may be overwritten."""
 
     def __init__(self) -> None:
         self.watch: Callable[[], None] = lambda: None
-        self.spoiled: dict[int, Kept] = {}
-        self._now: list[Kept] = []
+        self.spoiled: dict[int, GraphResult] = {}
+        self._now: list[GraphResult] = []
         self._marks = 0
         self._round = 0
         self._pending = False
 
     def mark(self) -> None:
-        """``torch.compiler.cudagraph_mark_step_begin()``."""
+        """Stand in for ``torch.compiler.cudagraph_mark_step_begin``."""
         self._marks += 1
 
     def begin(self) -> None:
-        """A compiled callable with CUDA graphs is called."""
+        """Begin a new round, if this call of a captured callable begins one."""
         if self._marks == self._round if self._marks else self._pending:
             return
         self._round, self._pending = self._marks, False
-        there = [(one.there(), one) for one in (*self.spoiled.values(), *self._now)]
-        self.spoiled = {storage._cdata: one for storage, one in there if storage is not None}
+        living = [(result.storage(), result) for result in (*self.spoiled.values(), *self._now)]
+        self.spoiled = {storage._cdata: result for storage, result in living if storage is not None}
         self._now.clear()
         if self.spoiled:
             self.watch()
 
-    def end(self, target: Any, given: Any, returned: Any) -> None:
-        """It has returned; what it was `given` is not of the graphs' memory."""
-        own = {storage._cdata for one in trees.tensors(given) if (storage := _storage(one)) is not None}
-        for at, one in enumerate(trees.tensors(returned)):
-            storage = _storage(one)
+    def end(self, target: Any, arguments: Any, returned: Any) -> None:
+        """Record the tensors that a call `returned`, except those of `arguments`."""
+        own = {
+            storage._cdata for tensor in trees.tensors(arguments) if (storage := _storage(tensor)) is not None
+        }
+        for at, tensor in enumerate(trees.tensors(returned)):
+            storage = _storage(tensor)
             if storage is None or storage._cdata in own:
                 continue
             self.spoiled.pop(storage._cdata, None)
-            self._now.append(Kept(target, at, storage))
-            if one.grad_fn is not None:
+            self._now.append(GraphResult(target, at, storage))
+            if tensor.grad_fn is not None:
                 self._pending = True
-                one.grad_fn.register_prehook(self._backward)
+                tensor.grad_fn.register_prehook(self._backward)
 
     def _backward(self, _: Any) -> None:
         self._pending = False
 
     def used(self, args: Any, kwargs: dict[str, Any]) -> None:
-        """An operator is about to use these."""
-        for one in trees.tensors((args, kwargs)):
-            storage = _storage(one)
+        """Check the arguments of an operator for overwritten results."""
+        for tensor in trees.tensors((args, kwargs)):
+            storage = _storage(tensor)
             kept = self.spoiled.get(storage._cdata) if storage is not None else None
-            if kept is not None and kept.there() is storage:
+            if kept is not None and kept.storage() is storage:
                 kept.read()
 
 

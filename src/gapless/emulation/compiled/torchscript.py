@@ -1,6 +1,6 @@
-"""TorchScript under emulation: scripted and traced code runs as the Python it was made from.
+"""TorchScript under emulation: scripted and traced code runs as its original Python.
 
-The interpreter reads devices off storages, past everything that says where a tensor is.
+TorchScript's interpreter reads devices from storages, the CPU here.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction, 
 Note = Callable[[str], None]
 
 _SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
-_EAGERLY = (
+_EAGER_NOTE = (
     "torch.jit.{} ran eagerly: the original Python code runs instead of TorchScript, and operators that "
     "TorchScript would fuse are counted separately"
 )
 
-_DRAWN = {"torch.utils.tensorboard._pytorch_graph", "tensorboardX.pytorch_graph"}
-"""Who traces a model to draw it, and takes the graph from what tracing returns."""
-_NOT_DRAWN = "SummaryWriter.add_graph wrote an empty graph: the emulation creates no TorchScript"
+_GRAPH_DRAWERS = {"torch.utils.tensorboard._pytorch_graph", "tensorboardX.pytorch_graph"}
+"""Modules that trace a model to draw its graph."""
+_EMPTY_GRAPH_NOTE = "SummaryWriter.add_graph wrote an empty graph: the emulation creates no TorchScript"
 
-_ITS_OWN = frozenset(
+_SCRIPT_ONLY = frozenset(
     ["code", "code_with_constants", "graph", "graph_for", "inlined_graph", "save", "save_to_buffer", "schema"]
 )
-"""What scripted functions and modules have, and Python's have not."""
+"""Attributes that only scripted functions and modules have."""
 
 _recipes: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
-"""How to make the TorchScript that was asked for, by the object that runs in its place."""
+"""Functions that create the requested TorchScript, by the object that runs in its place."""
 
 
 def install(note: Note, patches: Patches) -> None:
-    """Make `torch.jit.script` and `torch.jit.trace` return what they are given, and say so to `note`."""
+    """Make `torch.jit.script` and `torch.jit.trace` return their argument, and remark it through `note`."""
     flag = jit_enabled
     save = vars(torch.jit)["save"]
 
     @contextlib.contextmanager
     def really() -> Iterator[None]:
-        """TorchScript on again and the emulation's modes off: to write a file, nothing else."""
+        """A context with TorchScript on and the emulation's modes off, for writing files."""
         before, flag.enabled = flag.enabled, True
         try:
             with DisableTorchFunction(), DisableTorchDispatch():
@@ -63,10 +63,10 @@ def install(note: Note, patches: Patches) -> None:
         def eager(*args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1).f_globals.get("__name__", "")
             if caller.startswith(path("decompositions")):
-                with really():  # forward-mode differentiation takes its formulas as TorchScript's graphs
+                with really():  # forward-mode differentiation needs TorchScript graphs of its formulas
                     return original(*args, **kwargs)
-            if caller in _DRAWN:
-                note(_NOT_DRAWN)
+            if caller in _GRAPH_DRAWERS:
+                note(_EMPTY_GRAPH_NOTE)
                 with really():
                     return original(torch.nn.Identity(), torch.zeros(1, device="cpu"))
             obj = args[0] if args else kwargs.get(subject)
@@ -74,15 +74,15 @@ def install(note: Note, patches: Patches) -> None:
             if result is obj and callable(obj) and not isinstance(obj, _SCRIPTED):
                 options = {key: value for key, value in kwargs.items() if key != subject}
                 rest, options = trees.mapped((args[1:], options), _Example.of)
-                _remember(obj, lambda target: original(target, *_made_up(rest), **_made_up(options)))
+                _remember(obj, lambda target: original(target, *_with_zeros(rest), **_with_zeros(options)))
                 if not stacks.library_of(sys._getframe(1).f_code.co_filename):
-                    note(_EAGERLY.format(name))
+                    note(_EAGER_NOTE.format(name))
             return result
 
         patches.set_everywhere(torch.jit, name, eager)
 
     def jit_save(m: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        save(_made(m, really), f, *args, **kwargs)
+        save(_make_torchscript(m, really), f, *args, **kwargs)
 
     patches.set(flag, "enabled", False)
     instead("script", "obj")
@@ -95,14 +95,14 @@ def install(note: Note, patches: Patches) -> None:
 
 
 def lacks(obj: Any, name: str) -> bool:
-    """Whether `obj` runs in the place of TorchScript, which would have `name`."""
-    with contextlib.suppress(TypeError):  # cannot be referred to weakly, and is not among them
-        return name in _ITS_OWN and obj in _recipes
+    """Whether `obj` replaces TorchScript that would have the attribute `name`."""
+    with contextlib.suppress(TypeError):  # no weak reference possible, so it is not registered
+        return name in _SCRIPT_ONLY and obj in _recipes
     return False
 
 
 class _Example(NamedTuple):
-    """An example input, by its form: a trace is made of what operators do, and not of values."""
+    """Shape and dtype of an example input; a trace does not depend on its values."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -112,16 +112,16 @@ class _Example(NamedTuple):
         return _Example(tuple(tensor.shape), tensor.dtype)
 
 
-def _made_up(value: Any) -> Any:
-    """`value` with zeros in the place of example inputs."""
+def _with_zeros(value: Any) -> Any:
+    """Replace example inputs in `value` by zeros."""
     if isinstance(value, _Example):
         return torch.zeros(value.shape, dtype=value.dtype, device="cpu")
     held = trees.parts(value)
-    return value if held is None else trees.rebuilt(value, [_made_up(one) for one in held])
+    return value if held is None else trees.rebuilt(value, [_with_zeros(part) for part in held])
 
 
 def _remember(obj: Any, make: Callable[[Any], Any]) -> None:
-    with contextlib.suppress(TypeError):  # builtins and the like cannot be referred to weakly
+    with contextlib.suppress(TypeError):  # builtins do not support weak references
         reference = weakref.ref(obj)
         _recipes[obj] = lambda: make(reference())
         if isinstance(obj, torch.nn.Module) and not hasattr(obj, "save"):
@@ -129,7 +129,7 @@ def _remember(obj: Any, make: Callable[[Any], Any]) -> None:
 
 
 class _Saving:
-    """``ScriptModule.save`` for the module that runs in the scripted one's place, which it does not hold."""
+    """``ScriptModule.save`` for the Python module that replaces the scripted one; holds it weakly."""
 
     def __init__(self, module: Any) -> None:
         self._module = weakref.ref(module)
@@ -145,11 +145,11 @@ class _Saving:
         return _Saving, (self._module(),)
 
 
-def _made(obj: Any, really: Callable[[], Any]) -> Any:
-    """`obj` as TorchScript, made now.
+def _make_torchscript(obj: Any, really: Callable[[], Any]) -> Any:
+    """Return `obj` as TorchScript, if it replaces one.
 
     Raises:
-        NotEmulated: it cannot be made from the emulated device's tensors.
+        NotEmulated: TorchScript cannot be created from the emulated device's tensors.
     """
     make = _recipes.get(obj) if isinstance(obj, torch.nn.Module) or callable(obj) else None
     if make is None:
@@ -165,7 +165,7 @@ def _made(obj: Any, really: Callable[[], Any]) -> Any:
 
 
 def _pass_through(name: str, patches: Patches) -> None:
-    """`name` of torch.jit returns what it is given where that is no TorchScript."""
+    """Make ``torch.jit.<name>`` return its argument if that is not TorchScript."""
     original = vars(torch.jit)[name]
 
     @functools.wraps(original)
@@ -176,7 +176,7 @@ def _pass_through(name: str, patches: Patches) -> None:
 
 
 def _load_onto_the_device(patches: Patches) -> None:
-    """``torch.jit.load(f, map_location="cuda")``: the file's tensors are read here and moved from here."""
+    """Make ``torch.jit.load(f, map_location="cuda")`` load on the CPU and move to the device."""
     original = vars(torch.jit)["load"]
 
     @functools.wraps(original)

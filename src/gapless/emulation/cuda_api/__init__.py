@@ -1,10 +1,10 @@
-"""``torch.cuda.*`` and ``torch.accelerator.*`` of a GPU that is not there.
+"""``torch.cuda.*`` and ``torch.accelerator.*`` of the emulated GPUs.
 
-`install` answers what Python asks of CUDA, as on a machine with the device's GPUs. What cannot exist without
-a GPU raises `NotEmulated` and says what to do. Tensors themselves are not touched: where they are is the
-business of the rest of the emulation, reached through `Device`.
+`install` makes Python's CUDA functions answer as on a machine with the device's GPUs. What cannot work
+without a GPU raises `NotEmulated` and says what to do. The placement of tensors is up to the rest of the
+emulation, reached through `Device`.
 
-Torch's C++ reaches none of this. On a CUDA build of torch its own functions of the same names are set aside.
+Torch's C++ does not call these. On a CUDA build of torch they replace its own functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gapless.emulation.cuda_api import (
     tensor_types,
 )
 from gapless.emulation.cuda_api.generators import DeviceGenerator, kernel_generator
-from gapless.emulation.cuda_api.memory import Memory
+from gapless.emulation.cuda_api.memory import CudaMemory
 from gapless.emulation.cuda_api.properties import DeviceProperties
 from gapless.emulation.cuda_api.runtime import Runtime, refusal
 from gapless.emulation.cuda_api.tensor_types import legacy_type
@@ -37,7 +37,7 @@ from gapless.torch_internals import C, LazySeedTracker
 __all__ = ["DeviceGenerator", "install", "kernel_generator", "legacy_type"]
 
 CUDNN_VERSIONS = (92000, 91002)
-"""cuDNN of torch 2.13, and the last one for what is older than Turing."""
+"""cuDNN of torch 2.13, and the last version for GPUs older than Turing."""
 
 _GRAPHS = "Use torch.cuda.CUDAGraph, which is emulated."
 _KERNELS = "No kernel runs on an emulated device: use the eager expression when the device is emulated."
@@ -45,9 +45,9 @@ _FILES = "Use torch.save and torch.load when the device is emulated."
 
 
 def install(device: Device, patches: Patches) -> None:
-    """Make torch's Python side of CUDA speak of `device`, until `patches` are undone."""
+    """Make torch's Python functions for CUDA describe `device`, until `patches` are undone."""
     runtime = Runtime(device)
-    memory = Memory(runtime)
+    memory = CudaMemory(runtime)
     _state_of_torch_cuda(runtime, patches)
     for name, function in bindings.cuda(runtime, memory).items():
         patches.set_everywhere(C, name, function)
@@ -55,16 +55,16 @@ def install(device: Device, patches: Patches) -> None:
     for name, function in bindings.accelerator(runtime, memory, stream_class).items():
         patches.set(C, name, function)
     graphs.install(runtime, patches)
-    _uncached(patches)
-    _random(runtime, patches)
+    _drop_torch_caches(patches)
+    _install_generators(runtime, patches)
     tensor_types.install(runtime, patches)
-    _libraries(runtime, memory, patches)
-    _builds(device, patches)
-    _refused(patches)
+    _install_libraries(runtime, memory, patches)
+    _patch_build_info(device, patches)
+    _refuse_unsupported(patches)
 
 
 def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
-    """Module globals of ``torch.cuda`` that its own functions read and write."""
+    """Set the module globals of ``torch.cuda`` that its own functions read and write."""
     device = runtime.device
     properties = [DeviceProperties(device.gpu, index) for index in range(device.device_count)]
 
@@ -96,7 +96,7 @@ def _state_of_torch_cuda(runtime: Runtime, patches: Patches) -> None:
 
 
 def _stream_classes(runtime: Runtime, patches: Patches) -> Any:
-    """Streams and events under all their names; returns ``torch.cuda.Stream``."""
+    """Install streams and events under all their names; return ``torch.cuda.Stream``."""
     slots, handles = streams.fresh_counters()
     for base in (streams.StreamBase, streams.EventBase):
         patches.set(base, "runtime", runtime)
@@ -113,8 +113,8 @@ def _stream_classes(runtime: Runtime, patches: Patches) -> Any:
     return built.Stream
 
 
-def _uncached(patches: Patches) -> None:
-    """Answers that torch remembers must not outlive the device, nor come from before it."""
+def _drop_torch_caches(patches: Patches) -> None:
+    """Remove caches of torch's answers, which must not outlive the device or come from before it."""
     for owner, name in (
         (torch, "get_device_module"),
         (getattr(torch, "accelerator", None), "get_device_capability"),
@@ -125,14 +125,14 @@ def _uncached(patches: Patches) -> None:
             patches.set_everywhere(owner, name, function)
 
 
-def _random(runtime: Runtime, patches: Patches) -> None:
+def _install_generators(runtime: Runtime, patches: Patches) -> None:
     defaults = tuple(generators.DefaultGenerator(index) for index in range(runtime.device.device_count))
     patches.set(torch.cuda, "default_generators", defaults)
     # Not in torch._C: there pickle finds the class of CPU generators.
     patches.set(torch, "Generator", generators.generic_class(runtime))
 
 
-def _libraries(runtime: Runtime, memory: Memory, patches: Patches) -> None:
+def _install_libraries(runtime: Runtime, memory: CudaMemory, patches: Patches) -> None:
     cudart = libraries.Cudart(runtime, memory)
     patches.set(torch.cuda, "_cudart", cudart)
     patches.set(C, "_cudart", cudart)
@@ -145,8 +145,8 @@ def _libraries(runtime: Runtime, memory: Memory, patches: Patches) -> None:
         patches.set_everywhere(torch.cuda, name, function)
 
 
-def _builds(device: Device, patches: Patches) -> None:
-    """What torch says it was built with; a CUDA build keeps its own versions."""
+def _patch_build_info(device: Device, patches: Patches) -> None:
+    """Patch the versions torch was built with; a CUDA build keeps its own."""
     patches.set(C, "_has_cuda", True)
     if torch.version.cuda is None:
         version = bindings.compiled_version(device.gpu.capability)
@@ -155,7 +155,7 @@ def _builds(device: Device, patches: Patches) -> None:
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "version": lambda: CUDNN_VERSIONS[device.gpu.capability < (7, 5)],
-        "is_acceptable": lambda tensor: False,  # what would ask is there for cuDNN's weights alone
+        "is_acceptable": lambda tensor: False,  # only used to flatten cuDNN's weights
     }
     for name, function in answers.items():
         patches.set(cudnn, name, function)
@@ -163,8 +163,8 @@ def _builds(device: Device, patches: Patches) -> None:
     settings.install_plan_caches(patches)
 
 
-def _refused(patches: Patches) -> None:
-    """Classes and functions of which no part works without a GPU."""
+def _refuse_unsupported(patches: Patches) -> None:
+    """Replace classes and functions that cannot work without a GPU by ones that raise."""
     for path, instead in {
         "torch.accelerator.Graph": _GRAPHS,
         "torch.cuda.memory.MemPool": bindings.TORCH_ALLOCATES,
@@ -179,11 +179,11 @@ def _refused(patches: Patches) -> None:
         original = getattr(owner, name, None)
         if original is not None:  # not every torch has all of them
             said = path.replace(".memory.", ".")
-            patches.set_everywhere(owner, name, _refusing(original, said, instead))
+            patches.set_everywhere(owner, name, _refusing_stand_in(original, said, instead))
 
 
-def _refusing(original: Any, name: str, instead: str) -> Any:
-    """A stand-in for `original` that raises when it is called; a class stays one, for ``isinstance``."""
+def _refusing_stand_in(original: Any, name: str, instead: str) -> Any:
+    """Return a stand-in for `original` that raises when called; a class for a class, for ``isinstance``."""
     refuse = refusal(name, instead)
     if not isinstance(original, type):
         return refuse

@@ -1,7 +1,7 @@
-"""The functions of ``torch._C`` that torch's Python code for CUDA stands on, answered by the emulated device.
+"""The functions of ``torch._C`` below torch's Python code for CUDA, answered by the emulated device.
 
-Replacing these, and not ``torch.cuda.*`` itself, keeps torch's own Python code in use: arguments, checks and
-error texts are those of the torch version in hand, and a user's stack looks as it would on a GPU.
+Replacing these, not ``torch.cuda.*`` itself, keeps torch's own Python code in use: arguments, checks and
+error texts are those of the running torch, and user stacks look as on a GPU.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 import torch
 
 from gapless.emulation.cuda_api import settings
-from gapless.emulation.cuda_api.memory import Memory
+from gapless.emulation.cuda_api.memory import CudaMemory
 from gapless.emulation.cuda_api.runtime import CUDA_DEVICE_TYPE, Functions, Runtime, refusal
 from gapless.emulation.cuda_api.streams import handle_of
 from gapless.torch_internals import C
 
 NCCL_VERSION = (2, 29, 7)
-"""That of torch 2.13."""
+"""NCCL of torch 2.13."""
 
 TORCH_ALLOCATES = "Tensors are allocated through PyTorch itself: remove this when the device is emulated."
 NO_LIBRARY = "No library can work on an emulated device: remove this when the device is emulated."
 _NCCL = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "unique_id", "init_rank")
 
 
-def cuda(runtime: Runtime, memory: Memory) -> Functions:
-    """``torch._C._cuda_*``."""
+def cuda(runtime: Runtime, memory: CudaMemory) -> Functions:
+    """Return the replacements of ``torch._C._cuda_*``."""
     return {
-        **_refused(),
+        **_refused_functions(),
         **_devices(runtime),
         **_streams(runtime),
         **_memory(runtime, memory),
@@ -84,7 +84,7 @@ def _streams(runtime: Runtime) -> Functions:
     }
 
 
-def _memory(runtime: Runtime, memory: Memory) -> Functions:
+def _memory(runtime: Runtime, memory: CudaMemory) -> Functions:
     def set_fraction(fraction: float, index: int) -> None:
         runtime.memory_fraction[runtime.check(index)] = fraction
 
@@ -109,8 +109,8 @@ def _memory(runtime: Runtime, memory: Memory) -> Functions:
     }
 
 
-def _refused() -> Functions:
-    """What only a CUDA device can do."""
+def _refused_functions() -> Functions:
+    """Functions that raise: what only a real CUDA device can do."""
     names = {
         **{name: (f"torch._C.{name}", NO_LIBRARY) for name in dir(C) if name.startswith("_cuda_")},
         "_cuda_cudaCachingAllocator_raw_alloc": ("torch.cuda.caching_allocator_alloc", TORCH_ALLOCATES),
@@ -138,7 +138,7 @@ def _refused() -> Functions:
     return {binding: refusal(*words) for binding, words in names.items()}
 
 
-def accelerator(runtime: Runtime, memory: Memory, stream_class: Any) -> Functions:
+def accelerator(runtime: Runtime, memory: CudaMemory, stream_class: Any) -> Functions:
     """``torch._C._accelerator_*``: the same device under its general name."""
 
     def stream(index: int) -> Any:
@@ -182,7 +182,7 @@ def accelerator(runtime: Runtime, memory: Memory, stream_class: Any) -> Function
 
 
 def supported_dtypes() -> set[torch.dtype]:
-    """Every dtype but the quantized ones and the barest integers: what CUDA allocates and converts."""
+    """The dtypes CUDA supports: all except the quantized ones and integers of unusual width."""
     names = (
         *("float64", "float32", "float16", "bfloat16", "complex32", "complex64", "complex128", "bool"),
         *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -192,12 +192,12 @@ def supported_dtypes() -> set[torch.dtype]:
 
 
 def compiled_version(capability: tuple[int, int]) -> int:
-    """CUDA version torch is taken to be built for, as an integer: 13 dropped what is older than Turing."""
+    """The CUDA version assumed for torch's build, as an integer; 13 dropped GPUs older than Turing."""
     return 13000 if capability >= (7, 5) else 12060
 
 
 def architectures(capability: tuple[int, int]) -> list[str]:
-    """What torch's wheels of that CUDA version are built for (torch.cuda.PYTORCH_RELEASES_CODE_CC)."""
+    """Architectures that torch's wheels are built for (torch.cuda.PYTORCH_RELEASES_CODE_CC)."""
     old = ("50", "60", "70", "75", "80", "86", "90")
     new = ("75", "80", "86", "90", "100", "120")
     return [f"sm_{number}" for number in (new if compiled_version(capability) == 13000 else old)]

@@ -1,10 +1,10 @@
 """Random number generators of the emulated device.
 
-Kernels run on the CPU and draw from CPU generators. A device's default generator therefore *is* the CPU's:
-seeding it, or restoring its state, makes what the device draws next repeat, and moves the CPU's draws with
-it, which CUDA would not. ``torch.Generator(device="cuda")`` is a generator of its own, usable by CPU kernels.
+Kernels run on the CPU and draw from CPU generators. So a device's default generator *is* the CPU's: seeding
+it or restoring its state repeats the device's draws, and also changes the CPU's draws, unlike CUDA.
+``torch.Generator(device="cuda")`` is a separate generator, usable by CPU kernels.
 
-Their states are CUDA's, 16 bytes of seed and offset (`philox`).
+Their states have CUDA's format, 16 bytes of seed and offset (`philox`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Metaclass: Any = type(torch.Generator)
 
 
 class _Front(_Metaclass):
-    """Every generator is an instance of the class that stands for them all."""
+    """Makes every generator an instance of the replaced ``torch.Generator``."""
 
     def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - of a metaclass
         return isinstance(instance, _Generator)
@@ -33,7 +33,7 @@ class DeviceGenerator(_Generator):
 
     graphs: ClassVar[Any] = None
     seeded = False
-    """Whether somebody wants the same numbers in each run."""
+    """Whether the script seeded it, so that each run draws the same numbers."""
 
     def __new__(cls, index: int) -> Any:
         return super().__new__(cls)
@@ -43,48 +43,47 @@ class DeviceGenerator(_Generator):
 
     @property
     def device(self) -> torch.device:
-        """The device it is for."""
+        """The emulated device."""
         return torch.device("cuda", self._index)
 
     @property
     def for_kernels(self) -> Any:
-        """The generator that CPU kernels must be given in its place."""
+        """The CPU generator to pass to kernels instead."""
         return self
 
     def get_state(self) -> torch.Tensor:
-        """Seed and offset, 16 bytes; in a capture, where older versions of torch refuse it, too."""
+        """Return seed and offset, 16 bytes; also in a capture, where older torch versions refuse."""
         pair = philox.token(self.drawn_from)
         if self.graphs is not None:
             self.graphs.read_generator(self, pair)
         return philox.pack(*pair)
 
     def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:
-        """Restore a state saved here, or start from one that CUDA has saved.
+        """Restore a state saved here, or start from one saved by CUDA.
 
         Raises:
-            RuntimeError: it is not of CUDA's size (the state of a CPU generator, for one), or it has another
-                seed and a graph is being captured.
+            RuntimeError: wrong size (such as the state of a CPU generator), or another seed during capture.
         """
         pair = philox.unpack(new_state)
         if self.graphs is None or not self.graphs.restore_generator(self, pair):
-            self._not_captured(_SET_STATE, "torch.cuda.set_rng_state")
+            self._refuse_in_capture(_SET_STATE, "torch.cuda.set_rng_state")
         philox.restore(self.drawn_from, *pair)
         self.seeded = True
         return self
 
     def get_offset(self) -> int:
-        """How far the generator has come from its seed, in numbers that only grow."""
-        self._not_captured("Cannot call CUDAGeneratorImpl::get_offset", "Generator.get_offset")
+        """The offset from the seed; it only grows."""
+        self._refuse_in_capture("Cannot call CUDAGeneratorImpl::get_offset", "Generator.get_offset")
         return philox.token(self.drawn_from)[1]
 
     def set_offset(self, offset: int) -> None:
-        """Go to that offset from the seed."""
-        self._not_captured("Cannot call CUDAGeneratorImpl::set_offset", "Generator.set_offset")
+        """Move to `offset` from the seed."""
+        self._refuse_in_capture("Cannot call CUDAGeneratorImpl::set_offset", "Generator.set_offset")
         philox.restore(self.drawn_from, philox.token(self.drawn_from)[0], offset)
 
     @property
     def drawn_from(self) -> Any:
-        """The CPU generator, of torch's own class, whose state this one's is."""
+        """The CPU generator (torch's own class) that holds the state."""
         return super()
 
     def initial_seed(self) -> int:
@@ -92,23 +91,23 @@ class DeviceGenerator(_Generator):
         return philox.token(self.drawn_from)[0]
 
     def manual_seed(self, seed: int) -> DeviceGenerator:
-        """Begin at `seed`."""
-        self._not_captured("Cannot call CUDAGeneratorImpl::set_current_seed", "torch.cuda.manual_seed")
+        """Restart from `seed`."""
+        self._refuse_in_capture("Cannot call CUDAGeneratorImpl::set_current_seed", "torch.cuda.manual_seed")
         self.drawn_from.manual_seed(seed)
         self.seeded = True
         return self
 
     def seed(self) -> int:
-        """Begin anywhere, and tell where."""
-        self._not_captured("Cannot call CUDAGeneratorImpl::seed", "torch.cuda.seed")
+        """Restart from a random seed and return it."""
+        self._refuse_in_capture("Cannot call CUDAGeneratorImpl::seed", "torch.cuda.seed")
         return int(self.drawn_from.seed())
 
-    def _not_captured(self, attempt: str, what: str) -> None:
+    def _refuse_in_capture(self, attempt: str, call: str) -> None:
         if self.graphs is not None:
-            self.graphs.refuse_in_capture(attempt, what)
+            self.graphs.refuse_in_capture(attempt, call)
 
     def clone_state(self) -> DeviceGenerator:
-        """A new generator in the same state."""
+        """Return a new generator in the same state."""
         copy = DeviceGenerator(self._index)
         copy.drawn_from.set_state(self.drawn_from.get_state())
         return copy
@@ -116,7 +115,7 @@ class DeviceGenerator(_Generator):
     graphsafe_get_state = clone_state
 
     def graphsafe_set_state(self, state: DeviceGenerator) -> DeviceGenerator:
-        """Take over the state of another generator; unlike CUDA's, the two go on separately."""
+        """Copy the state of another generator; unlike CUDA's, the two do not share it."""
         self.drawn_from.set_state(state.drawn_from.get_state())
         return self
 
@@ -125,7 +124,7 @@ class DeviceGenerator(_Generator):
 
 
 class DefaultGenerator(DeviceGenerator):
-    """A device's default generator: the CPU's, under another name."""
+    """A device's default generator, backed by the CPU's."""
 
     @property
     def for_kernels(self) -> Any:
@@ -137,12 +136,12 @@ class DefaultGenerator(DeviceGenerator):
 
 
 def kernel_generator(generator: Any) -> Any:
-    """What to pass to a CPU kernel where the script passed `generator` (which may be None)."""
+    """The generator to pass to a CPU kernel for the script's `generator` (may be None)."""
     return generator.for_kernels if isinstance(generator, DeviceGenerator) else generator
 
 
 def generic_class(runtime: Runtime) -> Any:
-    """``torch.Generator`` that makes an emulated generator where a CUDA device is named."""
+    """Return a ``torch.Generator`` class that creates emulated generators for CUDA devices."""
 
     class Generator(_Generator, metaclass=_Front):
         def __new__(cls, device: Any = "cpu") -> Any:

@@ -1,4 +1,4 @@
-"""``torch.cuda.CUDAGraph`` and what stands on it: torch's own Python, on a graph of the emulated device."""
+"""``torch.cuda.CUDAGraph`` and torch's Python code above it, on graphs of the emulated device."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NAMES = (
 )  # fmt: skip
 _DUMPS = "_dump_graph_dot"
 _HOOKS = ("register_graph_", "export_")
-"""How names begin of what registers hooks, or is one (since torch 2.14)."""
+"""Prefixes of the functions for graph hooks (since torch 2.14)."""
 
 
 def install(runtime: Runtime, patches: Patches) -> None:
-    """Graphs of `runtime`'s device are captured and replayed, until `patches` are undone."""
+    """Emulate CUDA graphs on `runtime`'s device, until `patches` are undone."""
     graphs = runtime.device.graphs
     graphs.runtime = runtime
     patches.set(GraphBase, "graphs", graphs)
@@ -33,7 +33,7 @@ def install(runtime: Runtime, patches: Patches) -> None:
     patches.set(C, "_cuda_isCurrentStreamCapturing", graphs.is_capturing_here)
     patches.set(C, "_host_emptyCache", lambda: None)
     built = _torch_module()
-    for name in (*_NAMES, *(one for one in vars(built) if one.startswith(_HOOKS))):
+    for name in (*_NAMES, *(member for member in vars(built) if member.startswith(_HOOKS))):
         patches.set_everywhere(torch.cuda.graphs, name, getattr(built, name))
 
 

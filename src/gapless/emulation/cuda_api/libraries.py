@@ -1,4 +1,4 @@
-"""Stand-ins for the libraries beside CUDA: runtime bindings, NVTX, NVML's readings, copies among devices."""
+"""Stand-ins for CUDA's libraries: runtime bindings, NVTX, NVML readings, copies between devices."""
 
 # The names are those of the libraries.
 # ruff: noqa: N802, N815
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.cuda_api.memory import Memory
+from gapless.emulation.cuda_api.memory import CudaMemory
 from gapless.emulation.cuda_api.runtime import Runtime, refusal
 from gapless.torch_internals import device_index
 
@@ -36,21 +36,21 @@ _ERROR_TEXT = {
 
 
 class Cudart:
-    """``torch.cuda.cudart()``: the functions of the CUDA runtime that torch binds."""
+    """Stands in for ``torch.cuda.cudart()``, the CUDA runtime functions that torch binds."""
 
     @property
     def cudaError(self) -> type[Status]:
         """The status codes."""
         return Status
 
-    def __init__(self, runtime: Runtime, memory: Memory) -> None:
+    def __init__(self, runtime: Runtime, memory: CudaMemory) -> None:
         self._runtime = runtime
         self._memory = memory
 
     def cudaGetErrorString(self, error: int) -> str:
         """The text of a status code."""
-        known = {int(code): text for code, text in _ERROR_TEXT.items()}
-        return known.get(int(error), "unrecognized error code")
+        texts = {int(code): text for code, text in _ERROR_TEXT.items()}
+        return texts.get(int(error), "unrecognized error code")
 
     def cudaProfilerStart(self) -> Status:
         """Nothing is profiled here."""
@@ -61,7 +61,7 @@ class Cudart:
         return Status.success
 
     def cudaHostRegister(self, ptr: int, size: int, flags: int) -> Status:
-        """Page-lock memory: the host waits."""
+        """Page-lock memory, and count a wait of the host."""
         self._runtime.device.wait("cudaHostRegister", "explicit", call="torch.cuda.cudart().cudaHostRegister")
         return Status.success
 
@@ -79,7 +79,7 @@ class Cudart:
 
 
 class Nvtx:
-    """``torch._C._nvtx``: ranges are accepted and go nowhere."""
+    """Stands in for ``torch._C._nvtx``: accepts ranges and ignores them."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -114,8 +114,8 @@ class Nvtx:
         """Accepted."""
 
 
-def sensors(runtime: Runtime, memory: Memory) -> dict[str, Any]:
-    """Readings that torch takes through NVML: memory is the emulation's own, the rest is 0, with a remark."""
+def sensors(runtime: Runtime, memory: CudaMemory) -> dict[str, Any]:
+    """NVML readings: memory is that of the emulation, all else returns 0 and adds a note."""
 
     def reading(name: str) -> Any:
         def read(device: Any = None) -> int:
@@ -140,7 +140,7 @@ def _index(runtime: Runtime, device: Any) -> int:
 
 
 def copies() -> dict[str, Any]:
-    """What ``torch.cuda.comm`` and ``DataParallel`` call in ``torch._C``."""
+    """The copy functions of ``torch._C`` that ``torch.cuda.comm`` and ``DataParallel`` call."""
     return {
         "_broadcast": _broadcast,
         "_broadcast_coalesced": _broadcast_coalesced,

@@ -1,8 +1,8 @@
 """Memory statistics of the emulated device.
 
-What is known is how many bytes live on each device and the most there have been. The caching allocator
-is modelled from these: it reserves in segments of 2 MiB and gives nothing back before ``empty_cache``, so
-what it holds is the high-water mark. Numbers of blocks are not known and reported as 0.
+Known are the bytes allocated on each device and their peak. The caching allocator is modelled from these: it
+reserves in segments of 2 MiB and frees nothing before ``empty_cache``, so it holds the high-water mark.
+Numbers of blocks are unknown and reported as 0.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ _COUNTERS = (
     "num_oom_rejections",
 )
 _ADDRESS = 0x7F00_0000_0000
-_HISTORY = "torch.cuda.memory._record_memory_history records no allocation history on the emulated device"
+"""Address of the first device's segment in snapshots, in the range real ones have."""
+_HISTORY_NOTE = (
+    "torch.cuda.memory._record_memory_history records no allocation history on the emulated device"
+)
 
 
-class Memory:
-    """What ``torch._C`` answers about memory."""
+class CudaMemory:
+    """Answers the memory functions of ``torch._C``."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -39,29 +42,28 @@ class Memory:
     def reserved(self, index: int) -> int:
         """Bytes the allocator holds on device `index`, used or cached."""
         peak = self._device.peak_allocated(index)
-        seen = self._device.allocated(index)
-        if peak > self._peak_at_release.get(index, 0):  # a peak of before empty_cache is no longer held
-            seen = max(seen, peak)
-        seen = max(seen, self._device.allocated(index) + self._device.graphs.pools.kept(index))
-        held = max(self._reserved.get(index, 0), -(-seen // _SEGMENT) * _SEGMENT)
+        size = self._device.allocated(index)
+        if peak > self._peak_at_release.get(index, 0):  # a peak from before empty_cache is no longer held
+            size = max(size, peak)
+        size = max(size, self._device.allocated(index) + self._device.graphs.pools.kept(index))
+        held = max(self._reserved.get(index, 0), -(-size // _SEGMENT) * _SEGMENT)
         self._reserved[index] = held
         self._peak_reserved[index] = max(self._peak_reserved.get(index, 0), held)
         self._historic[index] = max(self._historic.get(index, 0), peak)
         return held
 
     def free_and_total(self, index: int) -> tuple[int, int]:
-        """What ``cudaMemGetInfo`` answers, in bytes."""
+        """Free and total bytes, as ``cudaMemGetInfo`` returns them."""
         self._device.note_query()
         total = self._device.gpu.total_memory
         return max(0, total - CONTEXT_BYTES - self.reserved(self._runtime.check(index))), total
 
     def empty_cache(self) -> None:
-        """Give cached segments back: the host waits if there are any, because ``cudaFree`` waits.
+        """Free cached segments; count a wait of the host if there are any, because ``cudaFree`` waits.
 
-        Nothing is cached where nothing on the device has ceased to be since the last time; then no memory is
-        freed and nobody waits. (A script made small for a trial may free less than a segment, which the
-        allocator would keep; at its real size it frees more, so that counts.) The waits of several segments
-        count as one: after the first, the device has nothing left to do.
+        Nothing is cached if no tensor was freed since the last call. (Even less than a segment counts: a
+        script scaled down for a trial frees more at its real size.) Several segments count as one wait: after
+        the first, the device is idle.
         """
         if not self._runtime.is_initialized():
             return
@@ -77,7 +79,7 @@ class Memory:
             self._device.wait("cudaFree", "free", call="torch.cuda.empty_cache")
 
     def reset_peak(self, index: int) -> None:
-        """Count peaks afresh."""
+        """Reset peak statistics."""
         index = self._runtime.check(index)
         held = self.reserved(index)
         self._device.reset_peak(index)
@@ -85,11 +87,11 @@ class Memory:
         self._peak_reserved[index] = held
 
     def reset_accumulated(self, index: int) -> None:
-        """Count totals afresh."""
+        """Reset accumulated statistics."""
         self._historic[self._runtime.check(index)] = 0
 
     def stats(self, index: int) -> dict[str, Any]:
-        """What ``torch._C._cuda_memoryStats`` answers: nested, with the keys of torch's allocator."""
+        """The nested statistics of ``torch._C._cuda_memoryStats``."""
         index = self._runtime.check(index)
         held = self.reserved(index)
         live, peak = self._device.allocated(index), self._device.peak_allocated(index)
@@ -113,12 +115,12 @@ class Memory:
 
     @staticmethod
     def _metric(current: int, peak: int, total: int) -> dict[str, dict[str, int]]:
-        """One statistic by pool: which pool a block came from is not known, so all are called large."""
+        """One statistic by pool; pools of blocks are unknown, so all count as large."""
         values = dict(zip(_VALUES, (current, max(peak, current), total, total - current), strict=True))
         return {"all": values, "small_pool": dict.fromkeys(values, 0), "large_pool": values}
 
     def host_stats(self) -> dict[str, Any]:
-        """What ``torch._C._cuda_hostMemoryStats`` answers. Pinned memory is not counted."""
+        """The statistics of ``torch._C._cuda_hostMemoryStats``, all 0: pinned memory is not counted."""
         kinds = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
         stats: dict[str, Any] = {kind: dict.fromkeys(_VALUES, 0) for kind in kinds}
         for kind in ("host_alloc_time", "host_free_time"):
@@ -126,7 +128,7 @@ class Memory:
         return {**stats, "num_host_alloc": 0, "num_host_free": 0}
 
     def snapshot(self, *_: Any) -> dict[str, Any]:
-        """What ``torch._C._cuda_memorySnapshot`` answers: one segment per device that holds anything."""
+        """The snapshot of ``torch._C._cuda_memorySnapshot``: one segment per device with memory."""
         devices = range(self._runtime.device_count())
         return {
             "segments": [self._segment(index) for index in devices if self.reserved(index)],
@@ -159,10 +161,10 @@ class Memory:
         }
 
     def record_history(self, enabled: Any = "all", *_: Any, **__: Any) -> None:
-        """Accept the request and say that nothing comes of it."""
+        """Accept the request and note that no history is recorded."""
         self.history = bool(enabled)
         if self.history:
-            self._device.note(_HISTORY)
+            self._device.note(_HISTORY_NOTE)
 
     def used_on_device(self, index: int) -> int:
         """Bytes in use on the whole device, this process' context included."""

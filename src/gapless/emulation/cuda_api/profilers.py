@@ -1,4 +1,4 @@
-"""The script's own profiler: there is no device whose activity it could record, so it records the host's."""
+"""Restrict the script's own profiler to CPU activity: there is no device activity to record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gapless.torch_internals import KinetoProfile
 
 
 def install(core: Core, patches: Patches) -> None:
-    """Profilers run on the CPU's activity alone; `ProfilerActivity.CUDA` is accepted and left out."""
+    """Make profilers record CPU activity only; `ProfilerActivity.CUDA` is accepted and dropped."""
     legacy = torch.autograd.profiler.profile
     real = legacy.__init__
 

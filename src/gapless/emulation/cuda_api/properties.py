@@ -1,4 +1,4 @@
-"""What ``torch.cuda.get_device_properties`` returns."""
+"""The device properties that ``torch.cuda.get_device_properties`` returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gapless.model.gpus import MIB, Gpu
 
 
 class DeviceUuid:
-    """A device's UUID, as CUDA's properties hold it: `bytes`, and the usual text through `str`."""
+    """A device's UUID as in CUDA's properties: `bytes`, and the usual text by `str`."""
 
     def __init__(self, value: uuid.UUID) -> None:
         self.bytes = list(value.bytes)

@@ -17,10 +17,10 @@ Functions = dict[str, Callable[..., Any]]
 """Replacements of functions of ``torch._C``, by name."""
 
 CUDA_DEVICE_TYPE = 1
-"""`c10::DeviceType::CUDA`, as streams carry it."""
+"""The value of `c10::DeviceType::CUDA` in stream ids."""
 
 CONTEXT_BYTES = 512 * 1024 * 1024
-"""What a CUDA context with torch's kernels takes of a device, roughly; seen only in free memory."""
+"""Approximate memory of a CUDA context with torch's kernels; affects only free memory."""
 
 # c10/cuda/CUDAException.cpp and CUDAMiscFunctions.cpp of torch 2.13; older versions end in other advice.
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -47,7 +47,7 @@ class Runtime:
     # -- devices -------------------------------------------------------------------------------------------
 
     def device_count(self) -> int:
-        """Devices the process may use; fixed when first asked, as the driver fixes it."""
+        """Number of visible devices; fixed at the first call, as by the driver."""
         if self._count is None:
             variable = os.environ.get(_VISIBLE)
             if variable is not None and variable == self._hidden_outside:
@@ -58,10 +58,10 @@ class Runtime:
         return self._count
 
     def check(self, index: int) -> int:
-        """`index`, if there is such a device.
+        """Return `index` if there is such a device.
 
         Raises:
-            torch.AcceleratorError: there is none, in CUDA's words.
+            torch.AcceleratorError: there is none (CUDA's own text).
         """
         if not 0 <= index < self.device_count():
             raise accelerator_error(_INVALID_ORDINAL, 101)
@@ -89,17 +89,17 @@ class Runtime:
     # -- initialization and forks --------------------------------------------------------------------------
 
     def initialize(self) -> None:
-        """What ``torch._C._cuda_init`` does: fails where there is no device."""
+        """Stand in for ``torch._C._cuda_init``; raises if no device is visible."""
         if self.device_count() == 0:
             raise RuntimeError("No CUDA GPUs are available")
         self._initialized_by = os.getpid()
 
     def in_bad_fork(self) -> bool:
-        """Whether this process was forked from one that had used CUDA: there CUDA cannot be used again."""
+        """Whether this process was forked after CUDA was initialized, so that CUDA cannot be used."""
         return self._initialized_by is not None and self._initialized_by != os.getpid()
 
     def is_initialized(self) -> bool:
-        """Whether CUDA is in use; tensors on the device mean that it is, however they came there."""
+        """Whether CUDA is initialized; any tensor on the device means that it is."""
         if self.in_bad_fork():
             return False
         if torch_internals.cuda_initialized:
@@ -111,10 +111,10 @@ class Runtime:
         return True
 
     def call_now(self, function: Callable[[], None], **_: Any) -> None:
-        """Stand in for ``torch.cuda._lazy_call``: run at once, without making CUDA count as initialized.
+        """Stand in for ``torch.cuda._lazy_call``: call at once, without initializing CUDA.
 
-        torch queues such calls (seeds, RNG states) until CUDA is first used. The emulated device draws from
-        the CPU's generator, so a seed that came late would set the CPU's draws back, too.
+        torch queues such calls (seeds, RNG states) until CUDA is first used. The emulated device shares the
+        CPU's generator, so a late seed would also reset the CPU's draws.
         """
         if self.in_bad_fork():
             return
@@ -129,7 +129,7 @@ class Runtime:
             del local.is_initializing
 
     def set_sync_debug_mode(self, mode: int) -> None:
-        """Keep the mode; heeding it is the business of whoever records waits."""
+        """Store the mode; the recorder of waits applies it."""
         self.sync_debug_mode = int(mode)
 
     # -- per-thread state ----------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Runtime:
         return self._streams().get(index, 0)
 
     def set_current_stream(self, stream_id: int, index: int) -> None:
-        """Make it this thread's current stream on its device, and that device the current one."""
+        """Make the stream current on its device for this thread, and that device the current one."""
         self.device.graphs.set_stream(self.check(index), stream_id)
         self._streams()[index] = stream_id
         self.device.record_stream_call("stream", stream_id, index=index)
@@ -154,10 +154,10 @@ class Runtime:
 
 
 def visible_devices(count: int, variable: str | None) -> int:
-    """How many of `count` devices are left by the variable ``CUDA_VISIBLE_DEVICES``.
+    """Number of the `count` devices that ``CUDA_VISIBLE_DEVICES`` leaves visible.
 
-    A list names that many devices (never more than there are), whichever they are: a script written for
-    the third GPU of a server shall run, too. As the driver does, reading stops at what is no device.
+    Only the length of its list counts, so that a script written for the third GPU of a server runs, too. Like
+    the driver, reading stops at the first entry that names no device.
     """
     if variable is None:
         return count
@@ -166,14 +166,14 @@ def visible_devices(count: int, variable: str | None) -> int:
         entry = word.strip()
         if not re.match(r"\+?\d|GPU-|MIG-", entry):
             break
-        if entry in named:  # the driver takes a device named twice as a mistake and shows none
+        if entry in named:  # the driver shows no device if one is named twice
             return 0
         named.append(entry)
     return min(count, len(named))
 
 
 def refusal(name: str, instead: str) -> Callable[..., NoReturn]:
-    """A function that raises `NotEmulated`, naming what was called and what to do."""
+    """Return a function that raises `NotEmulated` with `name` and the advice `instead`."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise NotEmulated(f"{name} needs a CUDA device. {instead}")

@@ -1,4 +1,4 @@
-"""Settings of CUDA libraries that are kept, given back when asked for, and change nothing here."""
+"""Settings of CUDA libraries: stored and returned, without effect here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CUFFT_PLANS = 4096
 """aten/src/ATen/native/cuda/CuFFTPlanCache.h: CUFFT_DEFAULT_CACHE_SIZE."""
 
 # Setter, getter, and what a CUDA build of torch 2.13 answers before anyone has set anything.
-_KEPT: tuple[tuple[str, str, Any], ...] = (
+_SETTINGS: tuple[tuple[str, str, Any], ...] = (
     ("_cuda_setMemoryMetadata", "_cuda_getMemoryMetadata", ""),
     ("_cuda_set_cudnn_benchmark_limit", "_cuda_get_cudnn_benchmark_limit", 10),
     ("_cudnn_set_conv_benchmark_empty_cache", "_cuda_get_conv_benchmark_empty_cache", True),
@@ -37,10 +37,10 @@ _KEPT: tuple[tuple[str, str, Any], ...] = (
 
 
 def bindings(runtime: Runtime) -> Functions:
-    """The setters and getters among the functions of ``torch._C``."""
+    """Return the setters and getters of ``torch._C``."""
     functions: Functions = {}
-    for setter, getter, default in _KEPT:
-        functions[setter], functions[getter] = _pair(default)
+    for setter, getter, default in _SETTINGS:
+        functions[setter], functions[getter] = _setter_and_getter(default)
     for library in ("Cublas", "CublasLt"):
         default = functions[f"_cuda_get{library}WorkspaceSize"]()
         functions[f"_cuda_reset{library}WorkspaceSize"] = partial(
@@ -49,14 +49,16 @@ def bindings(runtime: Runtime) -> Functions:
     for kind in ("linalg", "blas"):  # a build without CUDA refuses all but the default
         getter = f"_get_{kind}_preferred_backend"
         if hasattr(C, getter):
-            functions[f"_set_{kind}_preferred_backend"], functions[getter] = _pair(getattr(C, getter)())
+            functions[f"_set_{kind}_preferred_backend"], functions[getter] = _setter_and_getter(
+                getattr(C, getter)()
+            )
     functions["_cuda_tunableop_set_numerical_check_tolerances"] = lambda *_: None
     functions["_cuda_set_sync_debug_mode"] = runtime.set_sync_debug_mode
     functions["_cuda_get_sync_debug_mode"] = lambda: runtime.sync_debug_mode
     return functions
 
 
-def _pair(default: Any) -> tuple[Any, Any]:
+def _setter_and_getter(default: Any) -> tuple[Any, Any]:
     kept = [default]
 
     def keep(value: Any, *_: Any) -> None:
@@ -66,7 +68,7 @@ def _pair(default: Any) -> tuple[Any, Any]:
 
 
 def install_plan_caches(patches: Patches) -> None:
-    """``torch.backends.cuda.cufft_plan_cache``: empty caches with a size of their own."""
+    """Emulate ``torch.backends.cuda.cufft_plan_cache``: empty caches with a settable maximal size."""
     cache = getattr(torch.backends.cuda, "cuFFTPlanCache", None)
     if cache is None:
         return

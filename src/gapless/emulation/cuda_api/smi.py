@@ -1,4 +1,4 @@
-"""``nvidia-smi`` where there is none: scripts that log or choose their GPU are told of the emulated ones."""
+"""Provide an ``nvidia-smi`` that reports the emulated GPUs, for scripts that log or choose their GPU."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ def install(patches: Patches) -> None:
     """Let processes that the script starts find an ``nvidia-smi``, if the machine has none."""
     if shutil.which(_NAME) or sys.platform == "win32":
         return
-    stands_in = _StandsIn()
+    stands_in = _FakeProgram()
     begin, system = subprocess.Popen.__init__, os.system
 
     @functools.wraps(begin)
     def popen(self: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
-        if _asks(args) and len(rest) <= 9:  # the environment is the eleventh argument
+        if _names_program(args) and len(rest) <= 9:  # the environment is the eleventh argument
             kwargs["env"] = stands_in.environment(kwargs.get("env"))
         begin(self, args, *rest, **kwargs)
 
     @functools.wraps(system)
     def run(command: Any) -> int:
-        if not _asks(command):
+        if not _names_program(command):
             return system(command)
         before = os.environ.get("PATH", "")
         os.environ["PATH"] = stands_in.environment(None)["PATH"]
@@ -81,20 +81,20 @@ def install(patches: Patches) -> None:
     patches.set(os, "system", run)
 
 
-def _asks(command: Any) -> bool:
-    """Whether a command, or a line for the shell, names it."""
+def _names_program(command: Any) -> bool:
+    """Whether a command or shell line names ``nvidia-smi``."""
     words = command if isinstance(command, (list, tuple)) else [command]
     return any(_NAME in os.fsdecode(word) for word in words if isinstance(word, (str, bytes, os.PathLike)))
 
 
-class _StandsIn:
-    """The program, in a folder of its own once somebody asks for it."""
+class _FakeProgram:
+    """The stand-in program, written to a temporary folder at first use."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def environment(self, given: Any) -> dict[str, str]:
-        """The variables `given` to a process, or this one's, with the program behind all else on the path."""
+    def environment(self, variables: Any) -> dict[str, str]:
+        """Return `variables` (default: this process's) with the program at the end of the path."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="gapless-smi-")
             folder = Path(self._folder.name)
@@ -104,18 +104,18 @@ class _StandsIn:
             program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             program.chmod(0o755)
         (Path(self._folder.name) / "gpus.json").write_text(json.dumps(_gpus()))
-        found = dict(os.environ if given is None else given)
-        found["PATH"] = os.pathsep.join(filter(None, (found.get("PATH", ""), self._folder.name)))
-        return found
+        result = dict(os.environ if variables is None else variables)
+        result["PATH"] = os.pathsep.join(filter(None, (result.get("PATH", ""), self._folder.name)))
+        return result
 
 
 def _gpus() -> list[dict[str, str]]:
-    """What is told of each, by the names of ``--query-gpu``."""
-    told = []
+    """The fields of each emulated GPU, by the names of ``--query-gpu``."""
+    gpus = []
     for index in range(torch.cuda.device_count()):
         of: Any = torch.cuda.get_device_properties(index)
         total, used = of.total_memory >> 20, torch.cuda.memory_reserved(index) >> 20
-        told.append(
+        gpus.append(
             {
                 "index": str(index), "name": of.name, "gpu_name": of.name,
                 "count": str(torch.cuda.device_count()),
@@ -124,4 +124,4 @@ def _gpus() -> list[dict[str, str]]:
                 "memory.free": str(total - used), "utilization.gpu": "0", "utilization.memory": "0",
             }
         )  # fmt: skip
-    return told
+    return gpus

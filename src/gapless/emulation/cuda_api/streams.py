@@ -1,9 +1,9 @@
-"""Streams and events: what torch's own classes in ``torch.cuda.streams`` are built on.
+"""Base classes of torch's own streams and events in ``torch.cuda.streams``.
 
-The emulated device runs everything at once and in order, so a stream is only a name, everything queued is
-done, and an event is the moment it was recorded. What remains is who waits for whom: the host waits in
-``synchronize`` of a stream or an event and nowhere else. ``Event.elapsed_time`` does not wait: it raises
-unless both events are complete (c10/cuda/CUDAEvent.h: elapsed_time, and CUDA's cudaEventElapsedTime).
+The emulated device runs everything at once and in order, so a stream is only an id, queued work is done, and
+an event is the moment of its recording. What is emulated is waiting: the host waits in ``synchronize`` of a
+stream or an event and nowhere else. ``Event.elapsed_time`` does not wait: it raises unless both events are
+complete (c10/cuda/CUDAEvent.h: elapsed_time, and CUDA's cudaEventElapsedTime).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from gapless.emulation.cuda_api.runtime import CUDA_DEVICE_TYPE, Runtime, refusal
 
-# The real classes, whatever stands in torch's namespace while a device is installed.
+# The real classes; torch's names are replaced while a device is installed.
 _TorchStream: Any = torch.Stream
 _TorchEvent: Any = torch.Event
 
@@ -30,7 +30,7 @@ _TIMES_ARE_THE_HOSTS = "times between CUDA events are those of the emulation on 
 
 
 class StreamBase(_TorchStream):
-    """What ``torch._C._CudaStreamBase`` is on a machine with CUDA."""
+    """Stands in for ``torch._C._CudaStreamBase``."""
 
     runtime: ClassVar[Runtime]
     _slots: ClassVar[Any] = None
@@ -56,7 +56,7 @@ class StreamBase(_TorchStream):
 
     @classmethod
     def _next_of_pool(cls, priority: int) -> int:
-        """Streams come from a pool and come around again, as in CUDA. Ids of the pool are odd."""
+        """Return the next id of the pool, round-robin as in CUDA; ids of the pool are odd."""
         level = -min(max(priority, _HIGHEST_PRIORITY), _LOWEST_PRIORITY)
         slot = next(cls._slots) % _STREAMS_PER_POOL
         return 1 + 2 * (level * _STREAMS_PER_POOL + slot)
@@ -70,7 +70,7 @@ class StreamBase(_TorchStream):
 
     @property
     def priority(self) -> int:
-        """0, or negative for streams that go first."""
+        """0, or negative for higher priority."""
         return -((self.stream_id - 1) // 2 // _STREAMS_PER_POOL) if self.stream_id % 2 else 0
 
     @staticmethod
@@ -79,7 +79,7 @@ class StreamBase(_TorchStream):
         return _LOWEST_PRIORITY, _HIGHEST_PRIORITY
 
     def query(self) -> bool:
-        """Everything queued is done; where copies are late, not when it is first asked for."""
+        """Whether queued work is done: always, except at the first query while late copies are emulated."""
         self.runtime.device.graphs.refuse_query("torch.cuda.Stream.query")
         if self.runtime.device.races.is_stream_pending(self.device_index, self.stream_id):
             return False
@@ -87,11 +87,11 @@ class StreamBase(_TorchStream):
         return True
 
     def is_capturing(self) -> bool:
-        """Whether what is launched in it is recorded in a CUDA graph."""
+        """Whether the stream is capturing a CUDA graph."""
         return bool(self.runtime.device.graphs.is_capturing(self.device_index, self.stream_id))
 
     def synchronize(self) -> None:
-        """The host waits."""
+        """Count a wait of the host."""
         self.runtime.device.races.order_host_after_stream(self.device_index, self.stream_id)
         self.runtime.device.wait("cudaStreamSynchronize", "explicit", call="torch.cuda.Stream.synchronize")
 
@@ -110,7 +110,7 @@ class StreamBase(_TorchStream):
 
 
 class EventBase(_TorchEvent):
-    """What ``torch._C._CudaEventBase`` is on a machine with CUDA."""
+    """Stands in for ``torch._C._CudaEventBase``."""
 
     runtime: ClassVar[Runtime]
     _handles: ClassVar[Any] = None
@@ -138,11 +138,11 @@ class EventBase(_TorchEvent):
         self._recorded_at = 0.0
         self._handle = 0
         self._moment: Any = None
-        self._asked: Any = None
+        self._queried: Any = None
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the stream that recorded it first."""
+        """The device of the stream that first recorded the event; None before."""
         return torch.device("cuda", self._index) if self._handle else None
 
     @property
@@ -153,7 +153,7 @@ class EventBase(_TorchEvent):
     event_id = cuda_event
 
     def record(self, stream: Any) -> None:
-        """Mark this moment in `stream`."""
+        """Record the event in `stream`."""
         if not self._handle:
             self._index = stream.device_index
             self._handle = next(self._handles)
@@ -168,7 +168,7 @@ class EventBase(_TorchEvent):
         self.runtime.device.record_stream_call("record", stream.stream_id, self._handle, self._index)
 
     def wait(self, stream: Any) -> None:
-        """Work queued later on `stream` waits; the host does not."""
+        """Make later work in `stream` wait for the event; the host does not wait."""
         self.runtime.device.graphs.wait_for_event(
             stream.device_index, stream.stream_id, self._captured, bool(self._handle), self._external
         )
@@ -179,42 +179,42 @@ class EventBase(_TorchEvent):
             )
 
     def query(self) -> bool:
-        """Everything recorded is done; where copies are late, not when it is first asked for."""
-        self._questioned("torch.cuda.Event.query")
+        """Whether recorded work is done: always, except at the first query while late copies are emulated."""
+        self._report_query("torch.cuda.Event.query")
         runtime = getattr(self, "runtime", None)
-        if runtime is not None and self._asked is not self._moment:
-            self._asked = self._moment
+        if runtime is not None and self._queried is not self._moment:
+            self._queried = self._moment
             if runtime.device.races.is_pending(self._moment):
                 return False
-        self._reached(asked=True)
+        self._report_reached(queried=True)
         return True
 
-    def _questioned(self, what: str) -> None:
+    def _report_query(self, call: str) -> None:
         runtime = getattr(self, "runtime", None)
         if runtime is not None:
-            runtime.device.graphs.query_event(self._captured, what)
+            runtime.device.graphs.query_event(self._captured, call)
 
-    def _reached(self, asked: bool = False) -> None:
+    def _report_reached(self, queried: bool = False) -> None:
         runtime = getattr(self, "runtime", None)  # an event may outlive the device
         if runtime is not None:
-            runtime.device.races.order_host_after(self._moment, asked)
+            runtime.device.races.order_host_after(self._moment, queried)
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds between two recorded events, by the emulation's clock."""
+        """Milliseconds between two recorded events by the emulation's clock."""
         if not (self._timing and end_event._timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if not (self._handle and end_event._handle):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        self._reached(asked=True)
-        end_event._reached(asked=True)
+        self._report_reached(queried=True)
+        end_event._report_reached(queried=True)
         self.runtime.device.note(_TIMES_ARE_THE_HOSTS)
         return float((end_event._recorded_at - self._recorded_at) * 1000.0)
 
     def synchronize(self) -> None:
-        """The host waits, if the event was ever recorded."""
+        """Count a wait of the host, if the event was recorded."""
         if self._captured is not None:
-            self._questioned("torch.cuda.Event.synchronize")
-        self._reached()
+            self._report_query("torch.cuda.Event.synchronize")
+        self._report_reached()
         runtime = getattr(self, "runtime", None)
         if self._handle and runtime is not None:
             runtime.device.wait("cudaEventSynchronize", "explicit", call="torch.cuda.Event.synchronize")
@@ -226,19 +226,19 @@ class EventBase(_TorchEvent):
 
 
 def handle_of(stream_id: int) -> int:
-    """The ``cudaStream_t`` behind a stream id: an external stream is its own handle, the default one is 0."""
+    """The ``cudaStream_t`` of a stream id: 0 for the default stream, the id itself for external ones."""
     return stream_id if stream_id % 2 == 0 else _HANDLE_BASE + 0x80 * stream_id
 
 
 def fresh_counters() -> tuple[Any, Any]:
-    """Counters of the stream pool and of event handles, as at the start of a process."""
+    """New counters of the stream pool and of event handles."""
     return itertools.count(), itertools.count(_HANDLE_BASE + 0x1000_0000, 0x40)
 
 
 def torch_classes() -> ModuleType:
-    """``torch.cuda.streams`` executed anew on `StreamBase` and `EventBase`, which must be in ``torch._C``.
+    """Execute ``torch.cuda.streams`` again on `StreamBase` and `EventBase`, which must be in ``torch._C``.
 
-    So ``Stream``, ``ExternalStream`` and ``Event`` are torch's own, of the version in hand.
+    So ``Stream``, ``ExternalStream`` and ``Event`` are those of the running torch version.
     """
     spec = importlib.util.find_spec("torch.cuda.streams")
     if spec is None or spec.loader is None:
@@ -249,7 +249,7 @@ def torch_classes() -> ModuleType:
 
 
 def generic_classes(stream_class: Any, event_class: Any) -> tuple[Any, Any]:
-    """``torch.Stream`` and ``torch.Event`` that make CUDA's where CUDA is meant, and torch's elsewhere."""
+    """Return ``torch.Stream`` and ``torch.Event`` classes that create emulated ones for CUDA devices."""
 
     class Stream(_TorchStream, metaclass=_Front):
         of: ClassVar[Any] = _TorchStream
@@ -277,7 +277,7 @@ def generic_classes(stream_class: Any, event_class: Any) -> tuple[Any, Any]:
 
 
 class _Front(type):
-    """Instances of the class that is fronted are instances of the front."""
+    """Makes instances of the class `of` instances of its replacement."""
 
     of: Any
 
@@ -293,7 +293,7 @@ def _names_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _device_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device, dict[str, Any]]:
-    """The device asked for (the accelerator, if none) and the other arguments."""
+    """Return the device argument (default: CUDA) and the other arguments."""
     rest = dict(kwargs)
     device = args[0] if args else rest.pop("device", None)
     if device is None:

@@ -1,4 +1,4 @@
-"""``torch.cuda.FloatTensor`` and its kind: types from before ``dtype`` and ``device``, still in use."""
+"""Legacy tensor types such as ``torch.cuda.FloatTensor``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DTYPES = {
 
 
 class CudaTensorType(type):
-    """The type of ``torch.cuda.FloatTensor``: ``isinstance`` asks where a tensor is and what it holds."""
+    """The metaclass of ``torch.cuda.FloatTensor``: ``isinstance`` checks a tensor's device and dtype."""
 
     dtype: torch.dtype
     runtime: Runtime
@@ -43,7 +43,7 @@ class CudaTensorType(type):
         )
 
     def __call__(cls, *args: Any, device: Any = None) -> torch.Tensor:
-        """An uninitialized tensor of that size, or the values of a sequence (copied: the host waits).
+        """Create an uninitialized tensor of a size, or one with the values of a sequence (the host waits).
 
         Raises:
             TypeError: `device` is not a CUDA device, or a tensor of another type is given.
@@ -76,7 +76,7 @@ def _construct(device: Device, kind: Any, args: tuple[Any, ...], index: int | No
 
 
 def legacy_type(value: Any) -> tuple[str, torch.dtype] | None:
-    """Device type and dtype that a legacy tensor type or its name stands for; None if it is neither."""
+    """Device type and dtype of a legacy tensor type or its name; None for anything else."""
     if isinstance(value, CudaTensorType):
         return "cuda", value.dtype
     if not isinstance(value, str) and type(value) is not type(torch.FloatTensor):
@@ -94,7 +94,7 @@ def _no_storage(cls: type, *_: Any, **__: Any) -> NoReturn:
 
 
 def install(runtime: Runtime, patches: Patches) -> None:
-    """Replace the types of ``torch.cuda`` and teach ``torch.set_default_tensor_type`` about them."""
+    """Replace the types of ``torch.cuda``, and make ``torch.set_default_tensor_type`` accept them."""
     for name, dtype in _DTYPES.items():
         kind = CudaTensorType(name, (), {"dtype": dtype, "runtime": runtime, "__module__": "torch.cuda"})
         patches.set(torch.cuda, name, kind)
@@ -103,7 +103,7 @@ def install(runtime: Runtime, patches: Patches) -> None:
     on_device = False
 
     def set_default_tensor_type(t: Any) -> None:
-        """CUDA's types set the default dtype and the default device; others go to torch as they are."""
+        """Set the default dtype and device for a CUDA type; pass other types to torch."""
         nonlocal on_device
         named = legacy_type(t)
         if named is not None and named[0] == "cuda":
@@ -118,9 +118,9 @@ def install(runtime: Runtime, patches: Patches) -> None:
             on_device = False
         original(t)
 
-    def new(*given: Any, **kwargs: Any) -> Any:  # torch.compile refuses one with a signature of its own
-        """``torch.Tensor([1.0])`` is one of the default type, which is no matter of the default device."""
-        (cls, *args), device = given, kwargs.get("device")
+    def new(*arguments: Any, **kwargs: Any) -> Any:  # torch.compile refuses a function with named parameters
+        """Create ``torch.Tensor([1.0])`` with the default type, which the default device does not affect."""
+        (cls, *args), device = arguments, kwargs.get("device")
         if cls is not torch.Tensor or not on_device or device is not None:
             return TensorBase.__new__(cls, *args, **{} if device is None else kwargs)
         kind = next(name for name, dtype in _DTYPES.items() if dtype is torch.get_default_dtype())

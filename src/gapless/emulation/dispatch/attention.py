@@ -160,6 +160,7 @@ def choose_kernel(arguments: AttentionArguments, capability: tuple[int, int]) ->
 
 def _order(capability: tuple[int, int]) -> list[int]:
     """Return the kernels in order of preference."""
+    """Return the kernels in order of preference."""
     default = [_FLASH, _EFFICIENT, _MATH, _CUDNN]
     order = default if sdp_priority_order is None else [int(kernel) for kernel in sdp_priority_order()]
     if order[: len(default)] == default and _prefers_cudnn(capability):

@@ -222,7 +222,9 @@ def _table_handlers() -> dict[Any, Handler]:
         function = resolve_path(dotted)
         if function is not None:
             function = original_function(function) if type(function) is FunctionType else function
-            handlers[function] = _counting_handler(dotted, waits_table().for_call(dotted), HANDLERS.get(function))
+            handlers[function] = _counting_handler(
+                dotted, waits_table().for_call(dotted), HANDLERS.get(function)
+            )
     return handlers
 
 

@@ -20,6 +20,7 @@ from gapless.torch_internals import VERSION, is_alias_of, sequence_number
 Tensor = torch.Tensor
 _MAX_NODES_REMEMBERED = 200_000
 """Autograd nodes remembered before all are forgotten: bounds memory in long runs."""
+"""Autograd nodes remembered before all are forgotten: bounds memory in long runs."""
 _MASKS = (torch.bool, torch.uint8)
 _BARE = tuple(getattr(torch, name) for name in ("uint16", "uint32", "uint64"))
 

@@ -251,9 +251,8 @@ class OperatorMode(TorchDispatchMode):
         """Return the plan of `func`, made at its first call."""
         plan = self.plans.get(id(func))
         if plan is None:
-            plan = self.plans[id(func)] = OperatorPlan(
-                func, self
-            )  # the plan keeps `func` alive, and so its id unique
+            # The plan keeps `func` alive, and so its id unique.
+            plan = self.plans[id(func)] = OperatorPlan(func, self)
         return plan
 
     def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from gapless.torch_internals import DisableTorchFunction, FileWriter
 Storage: Any = torch.UntypedStorage
 _BETWEEN = b"\0"
 """Separates the two names in a handle; neither contains it."""
+"""Separates the two names in a handle; neither contains it."""
 
 
 def install(core: Core, patches: Patches) -> None:
@@ -108,7 +109,9 @@ def _move(core: Core, storage: Any, target: int, non_blocking: bool, call: str) 
     placement.put_storage(out, target)
     if size:
         source_bytes, target_bytes = _as_bytes(storage), _as_bytes(out)
-        core.races.record_copy(source_bytes, target_bytes, source, target, asynchronous=asynchronous, action=call)
+        core.races.record_copy(
+            source_bytes, target_bytes, source, target, asynchronous=asynchronous, action=call
+        )
     return out
 
 
