@@ -34,11 +34,11 @@ class Bert(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         drop = partial(functional.dropout, p=0.1, training=self.training)
-        query, key, value = (_heads(one(x), self.heads) for one in (self.query, self.key, self.value))
+        query, key, value = (_heads(layer(x), self.heads) for layer in (self.query, self.key, self.value))
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         scores = scores + torch.zeros(x.shape[0], 1, 1, x.shape[1], device=x.device)
-        seen = drop(scores.softmax(-1)) @ value
-        x = self.first(drop(self.out(seen.transpose(1, 2).contiguous().view_as(x))) + x)
+        attended = drop(scores.softmax(-1)) @ value
+        x = self.first(drop(self.out(attended.transpose(1, 2).contiguous().view_as(x))) + x)
         return self.second(drop(self.down(functional.gelu(self.up(x)))) + x)
 
 
@@ -55,14 +55,14 @@ class Gpt(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         drop = partial(functional.dropout, p=0.1, training=self.training)
         query, key, value = (
-            _heads(one, self.heads) for one in self.attend(self.first(x)).split(x.shape[-1], 2)
+            _heads(part, self.heads) for part in self.attend(self.first(x)).split(x.shape[-1], 2)
         )
         scores = query @ key.transpose(-1, -2)
         scores = scores / torch.full((), math.sqrt(query.shape[-1]), device=x.device)
-        seen = torch.ones(1, 1, *scores.shape[2:], dtype=torch.bool, device=x.device)
-        scores = torch.where(seen, scores, torch.full((), -1e30, device=x.device))
-        made = drop(scores.softmax(-1)) @ value
-        x = drop(self.out(made.transpose(1, 2).contiguous().view_as(x))) + x
+        visible = torch.ones(1, 1, *scores.shape[2:], dtype=torch.bool, device=x.device)
+        scores = torch.where(visible, scores, torch.full((), -1e30, device=x.device))
+        attended = drop(scores.softmax(-1)) @ value
+        x = drop(self.out(attended.transpose(1, 2).contiguous().view_as(x))) + x
         wide = self.up(self.second(x))
         wide = 0.5 * wide * (1 + torch.tanh(0.8 * (wide + 0.045 * torch.pow(wide, 3))))
         return x + drop(self.down(wide))
@@ -73,17 +73,18 @@ class Opt(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         drop = partial(functional.dropout, p=0.1, training=self.training)
-        given, (batch, length, width) = self.first(x), x.shape
-        asked = (self.query(given) * 0.125, self.key(given), self.value(given))
+        normed, (batch, length, width) = self.first(x), x.shape
+        projections = (self.query(normed) * 0.125, self.key(normed), self.value(normed))
         query, key, value = (
-            _heads(one, self.heads).contiguous().view(batch * self.heads, length, -1) for one in asked
+            _heads(projection, self.heads).contiguous().view(batch * self.heads, length, -1)
+            for projection in projections
         )
         scores = torch.bmm(query, key.transpose(1, 2)).view(batch, self.heads, length, length)
         scores = scores + torch.zeros(batch, 1, length, length, device=x.device)
         scores = torch.maximum(scores, torch.full((), -1e30, device=x.device))
-        made = torch.bmm(scores.view(-1, length, length).softmax(-1), value)
-        made = made.view(batch, self.heads, length, -1).transpose(1, 2).reshape(batch, length, width)
-        x = (drop(self.out(made)) + x).view(-1, width)
+        attended = torch.bmm(scores.view(-1, length, length).softmax(-1), value)
+        attended = attended.view(batch, self.heads, length, -1).transpose(1, 2).reshape(batch, length, width)
+        x = (drop(self.out(attended)) + x).view(-1, width)
         return (drop(self.down(functional.relu(self.up(self.second(x))))) + x).view(batch, length, width)
 
 

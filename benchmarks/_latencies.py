@@ -21,7 +21,7 @@ def latencies(folder: Path) -> list[tuple[str, str, float, float]]:
     tell. Not of those in which work begins before its launch, or a wait ends before its work: their clocks
     differ.
     """
-    found = []
+    latency_rows = []
     for path in sorted(folder.glob("*.json.gz")):
         try:
             model = build(read(path))
@@ -31,14 +31,16 @@ def latencies(folder: Path) -> list[tuple[str, str, float, float]]:
             continue
         gpus = model.timeline.facts.gpus
         both = _launch(model), _return(model)
-        if not all(map(np.isnan, both)) and not any(one <= 0 for one in both):
-            found.append((path.name.removesuffix(".json.gz")[:58], gpus[0].name if gpus else "", *both))
-    return found
+        if not all(map(np.isnan, both)) and not any(latency <= 0 for latency in both):
+            latency_rows.append(
+                (path.name.removesuffix(".json.gz")[:58], gpus[0].name if gpus else "", *both)
+            )
+    return latency_rows
 
 
-def spreads(found: list[tuple[str, str, float, float]]) -> list[float]:
+def spreads(latency_rows: list[tuple[str, str, float, float]]) -> list[float]:
     """Standard deviations of the logarithms of both, between the profiles that tell."""
-    both = np.array([one[2:] for one in found])
+    both = np.array([row[2:] for row in latency_rows])
     return [float(np.nanstd(np.log(column))) for column in both.T]
 
 
@@ -54,8 +56,8 @@ def _launch(model: Model) -> float:
 
 def _return(model: Model) -> float:
     host, waits = model.timeline.host, model.waits
-    known = waits.work >= 0
-    call = np.where(waits.sync >= 0, waits.sync, waits.host)[known]
-    ended = model.timeline.work.end[waits.work[known]]
+    with_work = waits.work >= 0
+    call = np.where(waits.sync >= 0, waits.sync, waits.host)[with_work]
+    ended = model.timeline.work.end[waits.work[with_work]]
     late = ended > host.start[call] + WAITED
     return float(np.median((host.end[call] - ended)[late])) / 1e3 if late.sum() >= RETURNS else np.nan

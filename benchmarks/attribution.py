@@ -78,23 +78,23 @@ def shorten_name(name: str) -> str:
     return bare if len(bare) <= 48 else f"{bare[:30]}…{bare[-16:]}"
 
 
-def sheet(rows_: list[ProfileIdleness], folder: str) -> str:
+def sheet(measured: list[ProfileIdleness], folder: str) -> str:
     """Return the sheet."""
     method = (
         "each stretch in which the GPU idles within the profile's steps is laid to a cause and a place, as "
         "docs/trace.md defines them; what has no cause, and what has a line, is summed up"
     )
     command = f"python benchmarks/attribution.py {folder} --write"
-    idle = sum(row.parts for row in rows_)
-    unknown = sum(row.unexplained for row in rows_)
-    lined = [row for row in rows_ if row.stacks]
+    idle = sum(row.parts for row in measured)
+    unknown = sum(row.unexplained for row in measured)
+    lined = [row for row in measured if row.stacks]
     lines = sum(row.with_line for row in lined) / max(sum(row.parts for row in lined), 1)
-    exact = sum(row.idle == row.parts for row in rows_)
+    exact = sum(row.idle == row.parts for row in measured)
     text = _sheet.header("Idleness of real profiles, laid to causes and lines", command, method)
     text += (
-        f"- the parts add up to the idleness, to the nanosecond: {exact} of {len(rows_)}\n"
+        f"- the parts add up to the idleness, to the nanosecond: {exact} of {len(measured)}\n"
         f"- without a cause: {unknown / max(idle, 1):.1%} of {idle / 1e9:.2f} s in all, "
-        f"{statistics.median(row.share_unexplained for row in rows_):.2%} of a profile in the median\n"
+        f"{statistics.median(row.share_unexplained for row in measured):.2%} of a profile in the median\n"
         f"- with a line, where stacks were recorded ({len(lined)} profiles): {lines:.0%} of their idleness, "
         f"{statistics.median(row.with_line / row.parts for row in lined):.0%} of a profile in the median\n\n"
     )
@@ -108,7 +108,7 @@ def sheet(rows_: list[ProfileIdleness], folder: str) -> str:
             f"{row.with_line / row.parts:.0%}" if row.stacks else "no stacks",
             row.largest,
         ]
-        for row in sorted(rows_, key=lambda row: -row.share_unexplained)
+        for row in sorted(measured, key=lambda row: -row.share_unexplained)
     ]
     return text + _sheet.table(columns, rows)
 
@@ -119,12 +119,12 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     paths = sorted(p for p in options.folder.iterdir() if p.name.endswith((".json", ".json.gz")))
-    rows_ = [row for row in map(measure, paths) if row is not None]
-    text = sheet(rows_, options.folder.name)
+    measured = [row for row in map(measure, paths) if row is not None]
+    text = sheet(measured, options.folder.name)
     print(text)
     if options.write:
         print(_sheet.write("attribution", text))
-    return 0 if all(row.idle == row.parts for row in rows_) else 1
+    return 0 if all(row.idle == row.parts for row in measured) else 1
 
 
 if __name__ == "__main__":

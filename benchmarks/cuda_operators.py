@@ -42,7 +42,7 @@ METHOD = (
 
 @dataclass
 class Listed:
-    """Counts of an enumeration, and what differs: ``case → (description, reason or "")``."""
+    """An enumeration's counts, and what differs: ``case → (description, reason or "")``."""
 
     counts: Counter[str] = field(default_factory=Counter)
     odd: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -59,9 +59,9 @@ _REFUSED = "refused by name where a script calls it"
 _AMD = "AMD's library: the emulated device is NVIDIA's"
 
 
-def registered() -> Iterator[tuple[Any, str, bool]]:
-    """Overloads of ATen with a kernel for CUDA, which composite kernel they have, and whether the CPU has a
-    kernel, too."""
+def cuda_overloads() -> Iterator[tuple[Any, str, bool]]:
+    """Yield ATen's overloads with a CUDA kernel, their kind of composite kernel, and whether the CPU has a
+    kernel."""
     import torchgen
     from torchgen.gen import parse_native_yaml
     from torchgen.model import DispatchKey
@@ -85,37 +85,37 @@ def _has_kernel(backend: Any, function: Any) -> bool:
     return backend.has_kernel(function) or function.structured_delegate in backend.index
 
 
-def composite_with_kernel(cpu: bool | None = None) -> list[str]:
-    """Those that are taken apart above autograd where there is no kernel for them: `Sample`s need one for
-    CUDA's name. With or without a kernel of the CPU's."""
+def composites_with_kernel(cpu: bool | None = None) -> list[str]:
+    """Return the overloads decomposed above autograd where they have no kernel; samples need one under
+    CUDA's name. `cpu` selects those with or without a CPU kernel."""
     return [
         func.name().removeprefix("aten::")
-        for func, kind, on_cpu in registered()
+        for func, kind, on_cpu in cuda_overloads()
         if kind == "implicit" and cpu in (on_cpu, None)
     ]
 
 
 def overloads() -> Listed:
-    """What stands for each of them."""
-    found = Listed()
-    for func, kind, on_cpu in registered():
+    """List what stands in for each overload that has a CUDA kernel only."""
+    listed = Listed()
+    for func, kind, on_cpu in cuda_overloads():
         if on_cpu:
             continue
         name = func.name().removeprefix("aten::")
-        outcome, why = _standing_for(func, name, kind)
-        found.counts[outcome] += 1
-        found.odd[name] = (outcome, why)
-    return found
+        outcome, why = _substitute_of(func, name, kind)
+        listed.counts[outcome] += 1
+        listed.odd[name] = (outcome, why)
+    return listed
 
 
-def _standing_for(func: Any, name: str, kind: str) -> tuple[str, str]:
+def _substitute_of(func: Any, name: str, kind: str) -> tuple[str, str]:
     if "miopen" in name:
         return "left out", _AMD
     if name in _HANDLED:
         return "handled", _HANDLED[name]
     if kind == "implicit":
-        there = name in composites.PARTS and name in kernels.REPLACED
-        return "the CPU composes it of others", "CUDA's way, with a kernel here" if there else ""
+        is_own = name in composites.PARTS and name in kernels.REPLACED
+        return "the CPU composes it of others", "CUDA's way, with a kernel here" if is_own else ""
     if kind == "explicit":
         return "one operator on both", "the CPU's kernel calls others below autograd, with the same formula"
     how = kernels.find_kernel(func)[0]
@@ -129,7 +129,7 @@ _CUDNN = {
     "native_batch_norm": "cudnn_batch_norm",
     "grid_sampler_2d": "cudnn_grid_sampler",
 }
-"""Operators in whose place CUDA takes cuDNN's, which the reference is built without."""
+"""Operators that CUDA replaces by cuDNN's, absent from the reference's build."""
 _REASONS = {
     "fft.": "the CPU's front refuses half precision before any operator: computed in float32",
     "weight_norm": "norms of float16 are float32 in CUDA's kernel; the reference's shape rule forgets it",
@@ -146,60 +146,60 @@ _LIBRARY = "cuDNN's operator, which the reference is built without"
 
 
 def samples(most: int, entries: list[Any] | None = None) -> list[choices.Sample]:
-    """All samples, up to `most` of each entry."""
+    """Return all samples, up to `most` of each entry."""
     torch.manual_seed(0)
     chosen = choices.all_entries() if entries is None else entries
-    found = list(choices.samples_of_operators(chosen, most))
-    return (
-        found if entries is not None else [*found, *choices.own_samples(), *choices.samples_of_modules(most)]
-    )
+    operator_samples = list(choices.samples_of_operators(chosen, most))
+    if entries is not None:
+        return operator_samples
+    return [*operator_samples, *choices.own_samples(), *choices.samples_of_modules(most)]
 
 
-def choices_made(given: list[choices.Sample]) -> Listed:
-    """Each sample on the emulated device beside the reference."""
-    found = Listed()
+def compare_choices(operator_samples: list[choices.Sample]) -> Listed:
+    """Compare each sample on the emulated device with the reference."""
+    listed = Listed()
     pairs = zip(
-        given,
-        choices.choices_on_fakes(given, composite_with_kernel()),
-        choices.choices_on_emulator(given),
+        operator_samples,
+        choices.choices_on_fakes(operator_samples, composites_with_kernel()),
+        choices.choices_on_emulator(operator_samples),
         strict=True,
     )
-    for sample, wanted, made in pairs:
-        outcome, text = compared(wanted, made)
-        found.counts[outcome] += 1
+    for sample, wanted, got in pairs:
+        outcome, text = compare(wanted, got)
+        listed.counts[outcome] += 1
         if outcome not in ("same", _REFUSED_THERE, _BACKWARD_REFUSED):
-            known = _reason(sample.name, wanted, made)
-            before = found.odd.get(sample.name)
-            if before is None or (before[1] and not known):
-                found.odd[sample.name] = (f"{outcome}: {text}", known)
-    return found
+            reason = _reason(sample.name, wanted, got)
+            before = listed.odd.get(sample.name)
+            if before is None or (before[1] and not reason):
+                listed.odd[sample.name] = (f"{outcome}: {text}", reason)
+    return listed
 
 
-def compared(wanted: choices.Choice, made: choices.Choice) -> tuple[str, str]:
-    """Whether both chose the same; else in what they differ, and how."""
+def compare(wanted: choices.Choice, got: choices.Choice) -> tuple[str, str]:
+    """Return "same" if both chose alike, else what differs and how."""
     if wanted.error:
         return _REFUSED_THERE, wanted.error[:90]
-    if made.error:
-        return "refused here alone", made.error[:90]
+    if got.error:
+        return "refused here alone", got.error[:90]
     for part in ("operators", "kept", "results"):
-        theirs, ours = getattr(wanted, part), getattr(made, part)
+        theirs, ours = getattr(wanted, part), getattr(got, part)
         if theirs != ours:
             return f"{part} differ", f"{theirs} / {ours}"
     if wanted.backward_error:
         return _BACKWARD_REFUSED, wanted.backward_error[:90]
-    if made.backward_error:
-        return "backward refused here alone", made.backward_error[:90]
+    if got.backward_error:
+        return "backward refused here alone", got.backward_error[:90]
     for part in ("backward", "gradients"):
-        theirs, ours = getattr(wanted, part), getattr(made, part)
+        theirs, ours = getattr(wanted, part), getattr(got, part)
         if theirs != ours:
             return f"{part} differ", f"{theirs} / {ours}"
     return "same", ""
 
 
-def _reason(name: str, wanted: choices.Choice, made: choices.Choice) -> str:
-    library = {_CUDNN.get(one, one) for one in wanted.operators}
-    cudnn = any(one.startswith("cudnn_") or one == "_cudnn_rnn" for one in made.operators)
-    if cudnn and (library == set(made.operators) or "_cudnn_rnn" in made.operators):
+def _reason(name: str, wanted: choices.Choice, got: choices.Choice) -> str:
+    library = {_CUDNN.get(operator, operator) for operator in wanted.operators}
+    cudnn = any(operator.startswith("cudnn_") or operator == "_cudnn_rnn" for operator in got.operators)
+    if cudnn and (library == set(got.operators) or "_cudnn_rnn" in got.operators):
         return _LIBRARY
     return next((why for prefix, why in _REASONS.items() if name.startswith(prefix)), "")
 
@@ -217,13 +217,18 @@ def _by_reason(listed: Listed) -> str:
     )
 
 
-def with_row(text: str, every: Listed, made: Listed) -> str:
-    """The sheet's `text` with a row for the torch that runs."""
+def with_row(text: str, every: Listed, choices_listed: Listed) -> str:
+    """Return the sheet's `text` with a row for the running torch."""
     before, _, table = text.partition(BESIDE)
     version = torch.__version__.partition("+")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| 2.")]
-    left = {**every.unexplained, **made.unexplained}
-    new = [version, str(made.counts.total()), str(made.counts["same"]), ", ".join(f"`{one}`" for one in left)]
+    left = {**every.unexplained, **choices_listed.unexplained}
+    new = [
+        version,
+        str(choices_listed.counts.total()),
+        str(choices_listed.counts["same"]),
+        ", ".join(f"`{case}`" for case in left),
+    ]
     rows = sorted(
         [*(row for row in rows if row[0] != version), new], key=lambda row: [*map(int, row[0].split("."))]
     )
@@ -231,10 +236,12 @@ def with_row(text: str, every: Listed, made: Listed) -> str:
     return f"{before.rstrip()}\n\n{BESIDE}\n\n{_sheet.table(columns, [list(row) for row in rows])}"
 
 
-def sheet(every: Listed, made: Listed, rows: list[list[object]], seconds: float) -> str:
+def sheet(every: Listed, choices_listed: Listed, rows: list[list[object]], seconds: float) -> str:
     text = _sheet.header("Operators are CUDA's", "python benchmarks/cuda_operators.py --write", METHOD)
-    left = len(every.unexplained) + len(made.unexplained)
-    text += f"{made.counts.total()} samples, {seconds:.0f} s. **{left} differ without a reason.**\n\n"
+    left = len(every.unexplained) + len(choices_listed.unexplained)
+    text += (
+        f"{choices_listed.counts.total()} samples, {seconds:.0f} s. **{left} differ without a reason.**\n\n"
+    )
     text += (
         f"## What operators keep, launch and take\n\n{costs.WORDS}\n\n{_sheet.table(costs.COLUMNS, rows)}\n"
     )
@@ -243,9 +250,9 @@ def sheet(every: Listed, made: Listed, rows: list[list[object]], seconds: float)
     text += _sheet.table(["stands for it", "overloads"], [list(row) for row in sorted(every.counts.items())])
     text += f"\n{_by_reason(every)}\n## Operators of both passes, and tensors kept for backward\n\n"
     text += _sheet.table(
-        ["beside torch's choice", "samples"], [list(row) for row in sorted(made.counts.items())]
+        ["beside torch's choice", "samples"], [list(row) for row in sorted(choices_listed.counts.items())]
     )
-    return f"{text}\n{_by_reason(made)}"
+    return f"{text}\n{_by_reason(choices_listed)}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -261,21 +268,21 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        every, made = overloads(), choices_made(samples(options.most))
+        every, choices_listed = overloads(), compare_choices(samples(options.most))
         rows = costs.rows()
-    for one in (every, made):
-        print(dict(one.counts))
-        for case, text in one.unexplained.items():
+    for listed in (every, choices_listed):
+        print(dict(listed.counts))
+        for case, text in listed.unexplained.items():
             print(f"  without a reason: {case}: {text}")
     print(_sheet.table(costs.COLUMNS, rows))
     path = _sheet.SHEETS / "cuda_operators.md"
     before = path.read_text() if path.exists() else ""
     if options.beside:
-        path.write_text(with_row(before, every, made))
+        path.write_text(with_row(before, every, choices_listed))
     elif options.write:
-        text = sheet(every, made, rows, time.perf_counter() - began)
+        text = sheet(every, choices_listed, rows, time.perf_counter() - began)
         _sheet.write("cuda_operators", text + "".join(before.partition(BESIDE)[1:]))
-    return 1 if every.unexplained or made.unexplained else 0
+    return 1 if every.unexplained or choices_listed.unexplained else 0
 
 
 if __name__ == "__main__":

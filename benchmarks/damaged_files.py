@@ -40,10 +40,10 @@ sys.path.insert(0, str(TESTS))
 
 from damaging import damaged
 
-SECONDS = 20
-BYTES = 1 << 30
-TOGETHER = 50
-"""Versions that one process reads: what they take is measured as the largest of them."""
+MAX_SECONDS = 20
+MAX_BYTES = 1 << 30
+VERSIONS_PER_PROCESS = 50
+"""Memory is measured per process, so as the maximum over these versions."""
 SAVED = ("session", "profile", "memory", "loader")
 READERS = {
     "session": ["show", "compare"],
@@ -53,13 +53,12 @@ READERS = {
     "trace": ["trace", "trace", "compare", "show"],
     "snapshot": ["memory", "memory", "compare", "show"],
 }
-"""The commands that read a file of each kind; what is none of them is shown and compared."""
+"""Commands that read each kind of file; other kinds are shown and compared."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A whole file: its kind, what is in it, and the sentences of its verdicts where it was saved by Gapless
-    with a checksum."""
+    """An undamaged file: its kind and content, and its verdict sentences if it has a checksum."""
 
     path: Path
     kind: str
@@ -69,7 +68,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one version of `file`: `differs` where its verdict is not the whole file's."""
+    """The result of one version of `file`; `differs` if its verdict is not the whole file's."""
 
     file: str
     kind: str
@@ -82,12 +81,12 @@ class Result:
 
     @property
     def failed(self) -> str:
-        """What is wrong with it; "" where nothing is."""
-        return self.error or (f"{self.seconds:.0f} s" if self.seconds > SECONDS else "")
+        """What is wrong with the result; "" if nothing is."""
+        return self.error or (f"{self.seconds:.0f} s" if self.seconds > MAX_SECONDS else "")
 
 
 def inputs(files: Sequence[Path]) -> list[Input]:
-    """The `files` with what is said of them."""
+    """Return the `files` with their kinds and verdicts."""
     from gapless.files.kinds import kind_of
 
     kept = []
@@ -100,16 +99,18 @@ def inputs(files: Sequence[Path]) -> list[Input]:
 
 
 def _verdicts(path: str) -> tuple[tuple[str, ...], bool]:
-    """The sentences of the verdicts on a saved file, and whether each says that the file was changed."""
+    """Return the verdict sentences on a saved file, and whether each notes that the file was changed."""
     from gapless.commands.show import reports
     from gapless.model._disk import CHANGED
 
     shown = reports(path)
-    return tuple(one.verdict.sentence for one in shown), all(CHANGED in one.notes for one in shown)
+    return tuple(report.verdict.sentence for report in shown), all(
+        CHANGED in report.notes for report in shown
+    )
 
 
 def words(file: Input, turn: int, path: str) -> list[str]:
-    """The words of the command whose `turn` it is to read `path`, a version of `file`."""
+    """Return the command line, chosen by `turn`, that reads `path`, a version of `file`."""
     from gapless.render import formats
 
     forms, readers = formats(), READERS.get(file.kind, ["show", "compare"])
@@ -119,8 +120,8 @@ def words(file: Input, turn: int, path: str) -> list[str]:
     return [command, *quiet, "-f", form, *whole, path]
 
 
-def look(command: Sequence[str]) -> tuple[int, str]:
-    """The exit status of `command`, and what is wrong with how it ended; "" where nothing is."""
+def run_command(command: Sequence[str]) -> tuple[int, str]:
+    """Run `command`; return its exit status and what is wrong with its output, or ""."""
     from gapless.commands import main
 
     out, err = io.StringIO(), io.StringIO()
@@ -136,17 +137,17 @@ def look(command: Sequence[str]) -> tuple[int, str]:
     return status, "" if right else f"status {status}, {lines} lines: {err.getvalue()[:200]}"
 
 
-def _late(*_: Any) -> None:
-    raise TimeoutError(f"more than {SECONDS} s")
+def _raise_timeout(*_: Any) -> None:
+    raise TimeoutError(f"more than {MAX_SECONDS} s")
 
 
-def result(file: Input, seed: int, turn: int, path: Path) -> Result:
-    """What becomes of the version of `file` that `seed` makes, at `path`."""
+def read_version(file: Input, seed: int, turn: int, path: Path) -> Result:
+    """Read the version of `file` damaged with `seed`, written to `path`."""
     path.write_bytes(damaged(file.data, seed))
     command = words(file, turn, str(path))
     begin = time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, 2 * SECONDS)
-    status, error = look(command)
+    signal.setitimer(signal.ITIMER_PROF, 2 * MAX_SECONDS)
+    status, error = run_command(command)
     seconds = time.process_time() - begin
     differs = False
     if file.verdicts and not error and status == 0:
@@ -158,32 +159,34 @@ def result(file: Input, seed: int, turn: int, path: Path) -> Result:
     return Result(file.path.name, file.kind, seed, shown, status, seconds, error, differs)
 
 
-def some(files: Sequence[Input], seeds: Sequence[int], into: Connection) -> None:
-    """Read a version for each of `seeds`, in a process; results go `into` the pipe as they come."""
-    signal.signal(signal.SIGPROF, _late)
-    resource.setrlimit(resource.RLIMIT_DATA, (4 * BYTES, 4 * BYTES))
+def read_versions(files: Sequence[Input], seeds: Sequence[int], into: Connection) -> None:
+    """Read a version for each seed, in a child process; send results `into` the pipe."""
+    signal.signal(signal.SIGPROF, _raise_timeout)
+    resource.setrlimit(resource.RLIMIT_DATA, (4 * MAX_BYTES, 4 * MAX_BYTES))
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
             file = files[seed % len(files)]
             path = Path(folder, f"damaged{''.join(file.path.suffixes)}")
-            version = result(file, seed, seed // len(files), path)
+            version = read_version(file, seed, seed // len(files), path)
             into.send((version, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
     into.close()
 
 
-def run(files: Sequence[Input], seeds: Sequence[int], jobs: int, seconds: float) -> tuple[list[Result], int]:
-    """What became of the versions of all `seeds`, and the most memory that a process took, in bytes. After so
-    many `seconds` no more are begun.
+def read_all(
+    files: Sequence[Input], seeds: Sequence[int], jobs: int, seconds: float
+) -> tuple[list[Result], int]:
+    """Read the versions of all `seeds`; return the results and the largest memory of a process, bytes.
+    After `seconds` no more are begun.
 
     Raises:
         RuntimeError: a process died.
     """
-    for file in files:  # whatever reads it is loaded once, for all processes
+    for file in files:  # load all readers once, before forking
         for turn in range(len(READERS.get(file.kind, ()))):
-            look(words(file, turn, str(file.path)))
+            run_command(words(file, turn, str(file.path)))
     until = time.monotonic() + seconds
     fork = multiprocessing.get_context("fork")
-    batches = [seeds[at : at + TOGETHER] for at in range(0, len(seeds), TOGETHER)]
+    batches = [seeds[at : at + VERSIONS_PER_PROCESS] for at in range(0, len(seeds), VERSIONS_PER_PROCESS)]
     pipes: dict[Connection, int] = {}
     results: list[Result] = []
     memory = 0
@@ -193,7 +196,7 @@ def run(files: Sequence[Input], seeds: Sequence[int], jobs: int, seconds: float)
         while batches and len(pipes) < jobs:
             batch = batches.pop(0)
             receiver, sender = fork.Pipe(duplex=False)
-            fork.Process(target=some, args=(files, batch, sender), daemon=True).start()
+            fork.Process(target=read_versions, args=(files, batch, sender), daemon=True).start()
             sender.close()
             pipes[receiver] = len(batch)
         for receiver in wait(list(pipes)):
@@ -212,7 +215,7 @@ def run(files: Sequence[Input], seeds: Sequence[int], jobs: int, seconds: float)
 
 
 def sheet(results: Sequence[Result], memory: int, command: str) -> str:
-    """What became of all of them."""
+    """Return the sheet of all results."""
     method = (
         f"{len(results):,} damaged versions of {len({result.file for result in results})} files, each read "
         "by one command in one format, in turn; verdicts beside those of the whole files"
@@ -250,12 +253,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         files = inputs(make(Path(folder)))
         seeds = range(options.first, options.first + options.count)
-        results, memory = run(files, seeds, options.jobs, 60 * options.minutes)
+        results, memory = read_all(files, seeds, options.jobs, 60 * options.minutes)
     text = sheet(results, memory, f"python benchmarks/damaged_files.py{' --write' if options.write else ''}")
     print(text)
     if options.write:
         print(_sheet.write("damaged_files", text))
-    return 1 if memory > BYTES or any(result.failed for result in results) else 0
+    return 1 if memory > MAX_BYTES or any(result.failed for result in results) else 0
 
 
 if __name__ == "__main__":

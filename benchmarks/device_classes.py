@@ -47,8 +47,8 @@ METHOD = (
 
 
 @dataclass
-class Class:
-    """Counts of one class, and what is not as expected: ``case → (description, reason or "")``."""
+class Category:
+    """A category's counts, and what is not as expected: ``case → (description, reason or "")``."""
 
     title: str
     counts: Counter[str] = field(default_factory=Counter)
@@ -75,7 +75,7 @@ _REASONS = {
 
 @contextlib.contextmanager
 def fake_cuda() -> Iterator[None]:
-    """Give a torch that has no CUDA device a guard for one that does nothing: the one that "meta" has."""
+    """Give CUDA the device guard of "meta", which does nothing, if there is no CUDA device."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     guards = (ctypes.c_void_p * 24).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     cuda, meta = 1, 14
@@ -89,9 +89,16 @@ def fake_cuda() -> Iterator[None]:
 
 
 def placements(entries: list[Any], most: int = 4) -> Iterator[tuple[Any, list[Any], Any, dict[int, bool]]]:
-    """``(entry, flat arguments, structure, which of them is on the device)``."""
+    """Yield ``(entry, flat arguments, structure, which of them are on the device)``."""
     for op in entries:
-        dtype = next((one for one in (torch.float32, torch.int64) if one in op.supported_dtypes("cpu")), None)
+        dtype = next(
+            (
+                candidate
+                for candidate in (torch.float32, torch.int64)
+                if candidate in op.supported_dtypes("cpu")
+            ),
+            None,
+        )
         if dtype is None:
             continue
         try:
@@ -99,7 +106,7 @@ def placements(entries: list[Any], most: int = 4) -> Iterator[tuple[Any, list[An
         except Exception:
             continue
         flat, structure = tree_flatten((sample.input, sample.args, sample.kwargs))
-        at = [position for position, one in enumerate(flat) if isinstance(one, Tensor)]
+        at = [position for position, value in enumerate(flat) if isinstance(value, Tensor)]
         turns = [dict.fromkeys(at, True)]
         if len(at) > 1:
             turns += [{position: position == chosen for position in at} for chosen in at]
@@ -107,50 +114,58 @@ def placements(entries: list[Any], most: int = 4) -> Iterator[tuple[Any, list[An
             yield op, flat, structure, turn
 
 
-def outcome(
+def result_devices(
     op: Any, flat: list[Any], structure: Any, put: Callable[[Tensor, bool], Tensor], turn: Any
 ) -> Any:
-    """Devices of the results, or the error."""
-    placed = [put(one, turn[position]) if position in turn else one for position, one in enumerate(flat)]
+    """Return the devices of the results, or the error."""
+    placed = [
+        put(value, turn[position]) if position in turn else value for position, value in enumerate(flat)
+    ]
     first, rest, options = tree_unflatten(placed, structure)
     try:
         out = op.op(first, *rest, **options)
     except Exception as error:
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    return tuple(str(one.device) for one in tree_flatten(out)[0] if isinstance(one, Tensor))
+    return tuple(str(tensor.device) for tensor in tree_flatten(out)[0] if isinstance(tensor, Tensor))
 
 
-def devices(entries: list[Any]) -> Class:
-    """Every entry with all, and with each, of its tensors on the device."""
-    found = Class("Each argument on the device in turn")
+def compare_devices(entries: list[Any]) -> Category:
+    """Compare every entry with all, and with each single, tensor on the device."""
+    devices_class = Category("Each argument on the device in turn")
     cases = list(placements(entries))
     truth = []
     for case in cases:
         with fake_cuda(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-            truth.append(outcome(*case[:3], _faked, case[3]))
+            truth.append(result_devices(*case[:3], _to_fake, case[3]))
     with Emulator("H100"), torch.no_grad():
-        got = [outcome(*case[:3], lambda one, there: one.to("cuda") if there else one.clone(), case[3])
-               for case in cases]  # fmt: skip
-    for (op, _, _, turn), said, seen in zip(cases, truth, got, strict=True):
-        kind = _compared(said, seen)
-        found.counts[kind] += 1
+        got = [result_devices(*case[:3], _place, case[3]) for case in cases]
+    for (op, _, _, turn), said, devices_seen in zip(cases, truth, got, strict=True):
+        kind = _compare(said, devices_seen)
+        devices_class.counts[kind] += 1
         if kind != "same":
             name = f"{op.name}{'.' if op.variant_test_name else ''}{op.variant_test_name}"
-            case_name = f"{name} {''.join('cg'[there] for there in turn.values())}"
-            found.odd[case_name] = (f"{kind}: {_short(said)} / {_short(seen)}", _reason(name, said, seen))
-    return found
+            case_name = f"{name} {''.join('cg'[on_gpu] for on_gpu in turn.values())}"
+            devices_class.odd[case_name] = (
+                f"{kind}: {_shorten(said)} / {_shorten(devices_seen)}",
+                _reason(name, said, devices_seen),
+            )
+    return devices_class
 
 
-def _faked(tensor: Tensor, there: bool) -> Tensor:
+def _place(tensor: Tensor, on_gpu: bool) -> Tensor:
+    return tensor.to("cuda") if on_gpu else tensor.clone()
+
+
+def _to_fake(tensor: Tensor, on_gpu: bool) -> Tensor:
     if tensor.layout is not torch.strided:
         return tensor
-    device = "cuda" if there else "cpu"
+    device = "cuda" if on_gpu else "cpu"
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
-def _compared(said: Any, seen: Any) -> str:
-    failed = isinstance(said, str), isinstance(seen, str)
-    if said == seen or failed == (True, True):
+def _compare(said: Any, got: Any) -> str:
+    failed = isinstance(said, str), isinstance(got, str)
+    if said == got or failed == (True, True):
         return "same"
     return (
         "refused by the reference alone"
@@ -161,16 +176,16 @@ def _compared(said: Any, seen: Any) -> str:
     )
 
 
-def _reason(name: str, said: Any, seen: Any) -> str:
+def _reason(name: str, said: Any, got: Any) -> str:
     if isinstance(said, str) and any(word in said for word in _DATA):
         return "the reference has no values"
-    if isinstance(seen, str) and any(word in seen for word in _CHECKED):
+    if isinstance(got, str) and any(word in got for word in _CHECKED):
         return "a check that CUDA's wrapper has and the reference leaves out"
     return next((why for prefix, why in _REASONS.items() if name.startswith(prefix)), "")
 
 
-def _short(one: Any) -> str:
-    return one[:90] if isinstance(one, str) else ", ".join(one)
+def _shorten(devices_or_error: Any) -> str:
+    return devices_or_error[:90] if isinstance(devices_or_error, str) else ", ".join(devices_or_error)
 
 
 # -- types of numbers ------------------------------------------------------------------------------------
@@ -182,30 +197,30 @@ _TYPES = {
 }
 
 
-def types(entries: list[Any]) -> Class:
-    """Every entry with each type of number that CUDA takes and the CPU does not."""
-    found = Class("Types of numbers that only CUDA's kernels take")
+def try_types(entries: list[Any]) -> Category:
+    """Run every entry with each dtype that CUDA accepts and the CPU does not."""
+    types_class = Category("Types of numbers that only CUDA's kernels take")
     with Emulator("H100"), torch.no_grad():
         for op in entries:
             for dtype in sorted(set(op.supported_dtypes("cuda")) - set(op.supported_dtypes("cpu")), key=str):
                 try:
                     sample = next(iter(op.sample_inputs("cpu", dtype, requires_grad=False)))
                 except Exception:
-                    found.counts["the entry has no sample"] += 1
+                    types_class.counts["the entry has no sample"] += 1
                     continue
-                moved = tree_map(_moved, (sample.input, sample.args, sample.kwargs))
+                moved = tree_map(_to_device, (sample.input, sample.args, sample.kwargs))
                 try:
                     op.op(moved[0], *moved[1], **moved[2])
-                    found.counts["ran"] += 1
+                    types_class.counts["ran"] += 1
                 except Exception as error:
-                    found.counts["refused"] += 1
+                    types_class.counts["refused"] += 1
                     case = f"{op.name} {str(dtype).removeprefix('torch.')}"
-                    found.odd[case] = (str(error).splitlines()[0][:90], _TYPES.get(op.name, ""))
-    return found
+                    types_class.odd[case] = (str(error).splitlines()[0][:90], _TYPES.get(op.name, ""))
+    return types_class
 
 
-def _moved(one: Any) -> Any:
-    return one.to("cuda") if isinstance(one, Tensor) else one
+def _to_device(value: Any) -> Any:
+    return value.to("cuda") if isinstance(value, Tensor) else value
 
 
 # -- operators that CUDA alone has -------------------------------------------------------------------------
@@ -221,7 +236,7 @@ _REFUSED = {
 
 
 def cuda_only() -> Iterator[Any]:
-    """Every overload of ATen that has a CUDA kernel and, as the dispatcher says, none for the CPU."""
+    """Yield every overload of ATen with a CUDA kernel and, by the dispatcher, none for the CPU."""
     import torchgen
     from torchgen.gen import parse_native_yaml
     from torchgen.model import DispatchKey
@@ -239,17 +254,17 @@ def cuda_only() -> Iterator[Any]:
             yield func
 
 
-def operators() -> Class:
-    """How each of them is run."""
-    found = Class("Operators that ATen has for CUDA alone")
+def list_operators() -> Category:
+    """List how each CUDA-only overload is run."""
+    listed = Category("Operators that ATen has for CUDA alone")
     for func in cuda_only():
         short = func.name().removeprefix("aten::")
         how = "handled" if short in _HANDLED else kernels.find_kernel(func)[0]
-        found.counts[how] += 1
+        listed.counts[how] += 1
         if how in ("refused", "shapes"):
-            what = "refused by name" if how == "refused" else "zeros of the right shape, noted"
-            found.odd[short] = (what, what if how == "shapes" else _REFUSED.get(short, ""))
-    return found
+            remark = "refused by name" if how == "refused" else "zeros of the right shape, noted"
+            listed.odd[short] = (remark, remark if how == "shapes" else _REFUSED.get(short, ""))
+    return listed
 
 
 # -- higher-order operators ------------------------------------------------------------------------------
@@ -257,58 +272,63 @@ def operators() -> Class:
 _COMPILED = "a node of compiled graphs: torch has no kernel to call for it either"
 
 
-def hops() -> Class:
-    """The kernel of each that is called where its tensors are."""
+def list_higher_order() -> Category:
+    """List which higher-order operators have a kernel that is called."""
     import importlib
     import pkgutil
 
     import torch._higher_order_ops
 
-    found = Class("Higher-order operators")
+    listed = Category("Higher-order operators")
     for module in pkgutil.iter_modules(torch._higher_order_ops.__path__):
         try:
             importlib.import_module(f"torch._higher_order_ops.{module.name}")
         except Exception:
-            found.counts["modules that cannot be imported"] += 1
+            listed.counts["modules that cannot be imported"] += 1
     for name, operator in sorted(torch._ops._higher_order_ops.items()):
         kernel = higher_order.kernel_of(operator, True)
-        calls = _calls_itself(operator)
-        found.counts["kernel" if kernel is not None else "called in Python" if calls else "none"] += 1
+        calls = _is_plain_call(operator)
+        listed.counts["kernel" if kernel is not None else "called in Python" if calls else "none"] += 1
         if kernel is None and not calls:
-            found.odd[name] = ("no kernel", _COMPILED if not _dense(operator) else "")
-    return found
+            listed.odd[name] = ("no kernel", _COMPILED if not _has_dense_kernel(operator) else "")
+    return listed
 
 
-def _calls_itself(operator: Any) -> bool:
-    """Whether calling it runs what it is given, without any dispatch."""
+def _is_plain_call(operator: Any) -> bool:
+    """Whether calling it runs its function without dispatch."""
     code = type(operator).__call__.__code__
     return "__call__" not in code.co_names and "super" not in code.co_names
 
 
-def _dense(operator: Any) -> bool:
+def _has_dense_kernel(operator: Any) -> bool:
     key = torch._C.DispatchKey
-    return any(one in operator.py_kernels for one in (key.CUDA, key.CPU, key.CompositeExplicitAutograd))
+    return any(
+        backend in operator.py_kernels for backend in (key.CUDA, key.CPU, key.CompositeExplicitAutograd)
+    )
 
 
 # -- idioms ----------------------------------------------------------------------------------------------
 
 
-def idioms() -> Class:
-    """Each way of moving, making and converting: its device, its type and its waits, against the table."""
-    found = Class("Ways of moving, making and converting")
+def compare_idioms() -> Category:
+    """Compare each idiom's device, type and waits with the table."""
+    listed = Category("Ways of moving, making and converting")
     with Emulator("H100") as emulator, torch.no_grad():
-        told = {spelled: tell(spelled, emulator) for spelled in IDIOMS}
+        observed = {spelled: observe(spelled, emulator) for spelled in IDIOMS}
     for spelled, (device, waits) in IDIOMS.items():
-        seen = told[spelled]
-        good = seen == (device, waits)
-        found.counts["as in the table" if good else "otherwise"] += 1
+        result = observed[spelled]
+        good = result == (device, waits)
+        listed.counts["as in the table" if good else "otherwise"] += 1
         if not good:
-            found.odd[spelled] = (f"expected {device} and {waits} waits, seen {seen[0]} and {seen[1]}", "")
-    return found
+            listed.odd[spelled] = (
+                f"expected {device} and {waits} waits, seen {result[0]} and {result[1]}",
+                "",
+            )
+    return listed
 
 
-def tell(spelled: str, emulator: Emulator) -> tuple[str, int]:
-    """Where the result of an idiom is, and how many waits it made."""
+def observe(spelled: str, emulator: Emulator) -> tuple[str, int]:
+    """Return the device of an idiom's result (else its type or error) and the number of its waits."""
     names = {
         "torch": torch, "copy": copy, "c": torch.tensor([1.0, 2.0, 3.0]), "g": torch.ones(3, device="cuda"),
         "p": torch.ones(3).pin_memory(), "n": numpy.ones(3, dtype="float32"),
@@ -325,21 +345,29 @@ def tell(spelled: str, emulator: Emulator) -> tuple[str, int]:
 # -- the sheet -------------------------------------------------------------------------------------------
 
 
-def everything(entries: list[Any]) -> list[Class]:
-    return [devices(entries), types(entries), operators(), hops(), idioms()]
+def all_categories(entries: list[Any]) -> list[Category]:
+    return [
+        compare_devices(entries),
+        try_types(entries),
+        list_operators(),
+        list_higher_order(),
+        compare_idioms(),
+    ]
 
 
-def sheet(classes: list[Class], seconds: float) -> str:
+def sheet(classes: list[Category], seconds: float) -> str:
     parts = [_sheet.header("Classes of devices", "python benchmarks/device_classes.py --write", METHOD)]
-    open_ones = sum(len(one.unexplained) for one in classes)
-    cases = sum(one.counts.total() for one in classes)
+    open_ones = sum(len(category.unexplained) for category in classes)
+    cases = sum(category.counts.total() for category in classes)
     parts.append(f"{cases} cases, {seconds:.0f} s. **{open_ones} are not as expected without a reason.**\n")
-    for one in classes:
-        parts.append(f"## {one.title}\n")
-        parts.append(_sheet.table(["outcome", "number"], [list(row) for row in sorted(one.counts.items())]))
-        reasons = Counter(why for _, why in one.odd.values())
+    for category in classes:
+        parts.append(f"## {category.title}\n")
+        parts.append(
+            _sheet.table(["outcome", "number"], [list(row) for row in sorted(category.counts.items())])
+        )
+        reasons = Counter(why for _, why in category.odd.values())
         parts += [f"### {why or 'Without a reason'}: {number}\n\n" + ", ".join(
-            f"`{case}`" for case, (_, reason) in sorted(one.odd.items()) if reason == why
+            f"`{case}`" for case, (_, reason) in sorted(category.odd.items()) if reason == why
         ) + "\n" for why, number in sorted(reasons.items())]  # fmt: skip
     return "\n".join(parts)
 
@@ -355,15 +383,15 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        classes = everything(list(op_db))
+        classes = all_categories(list(op_db))
     seconds = time.perf_counter() - began
-    for one in classes:
-        print(f"{one.title}: {dict(one.counts)}")
-        for case, text in one.unexplained.items():
+    for category in classes:
+        print(f"{category.title}: {dict(category.counts)}")
+        for case, text in category.unexplained.items():
             print(f"  without a reason: {case}: {text}")
     if options.write:
         _sheet.write("device_classes", sheet(classes, seconds))
-    return 1 if any(one.unexplained for one in classes) else 0
+    return 1 if any(category.unexplained for category in classes) else 0
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "tests" / "field" / "scripts"
 SEED = 20
 PARTS = ("operators", "scripts", "stacks", "memory", "large")
 SINGLE = frozenset({"ddp", "fsdp2", "multi_gpu_model_parallel"})
-"""Field scripts for several devices or processes, which are left out here."""
+"""Field scripts for several devices or processes; left out."""
 METHOD = (
     "operators: every entry of `op_db` in float32, up to {samples} sample inputs, forward and backward, on "
     "the emulated device with values and in a dry run in which no input has values; compared are shape, "
@@ -63,19 +63,21 @@ METHOD = (
 # -- operators -------------------------------------------------------------------------------------
 
 
-def metadata(entries: list[Any], samples: int = 3) -> dict[str, dict[str, str]]:
-    """Entries whose results look the same with and without values, and what differs in the others."""
+def compare_metadata(entries: list[Any], samples: int = 3) -> dict[str, dict[str, str]]:
+    """Return the entries that look the same with and without values, those that differ and how, and those
+    not tried."""
     tally: dict[str, dict[str, str]] = {"equal": {}, "different": {}, "not tried": {}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tried = {_name(op): list(_samples(op, samples)) for op in entries}
         with gapless.emulate():
             expected = {
-                _name(op): [_described(op, one, _nothing) for one in tried[_name(op)]] for op in entries
+                _name(op): [_describe(op, sample, _leave_values) for sample in tried[_name(op)]]
+                for op in entries
             }
         with gapless.emulate(dry=True):
             for op in entries:
-                outcome, text = _compared(op, tried[_name(op)], expected[_name(op)])
+                outcome, text = _compare_entry(op, tried[_name(op)], expected[_name(op)])
                 tally[outcome][_name(op)] = text
     return tally
 
@@ -88,25 +90,27 @@ def _samples(op: Any, samples: int) -> list[Any]:
     if torch.float32 not in op.supported_dtypes("cpu"):
         return []
     torch.manual_seed(SEED)
-    found = op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)
-    some = list(itertools.islice(found, 24))
-    return some[:: max(1, len(some) // samples)][:samples]
+    inputs = op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)
+    first = list(itertools.islice(inputs, 24))
+    return first[:: max(1, len(first) // samples)][:samples]
 
 
-def _compared(op: Any, tried: list[Any], expected: list[list[str]]) -> tuple[str, str]:
-    """Whether the entry looks the same, and the first difference where it does not."""
+def _compare_entry(op: Any, tried: list[Any], expected: list[list[str]]) -> tuple[str, str]:
+    """Return whether the entry looks the same without values, and the first difference."""
     pairs = [
-        (one, left) for one, left in zip(tried, expected, strict=True) if not left[0].startswith("raises")
+        (sample, left)
+        for sample, left in zip(tried, expected, strict=True)
+        if not left[0].startswith("raises")
     ]
     for sample, left in pairs:
-        right = _described(op, sample, _without_values)
+        right = _describe(op, sample, _without_values)
         if left != right:
             a, b = next((a, b) for a, b in itertools.zip_longest(left, right) if a != b)
             return "different", f"{b} in place of {a}"
     return ("equal", "") if pairs else ("not tried", "no float32, or it raises with values, too")
 
 
-def _nothing(tensor: Tensor) -> None:
+def _leave_values(tensor: Tensor) -> None:
     pass
 
 
@@ -116,27 +120,29 @@ def _without_values(tensor: Tensor) -> None:
         emulator.core.values.mark(tensor, anything("input", tensor.dtype))
 
 
-def _described(op: Any, sample: Any, prepare: Callable[[Tensor], None]) -> list[str]:
-    """What the entry's results and gradients look like, a line for each."""
+def _describe(op: Any, sample: Any, prepare: Callable[[Tensor], None]) -> list[str]:
+    """Describe the entry's results and gradients, one line each."""
     torch.manual_seed(SEED)
     try:
         inputs, args, options = tree_map(_on_device, (sample.input, sample.args, sample.kwargs))
-        leaves = [one for one in tree_flatten((inputs, args, options))[0] if isinstance(one, Tensor)]
-        for one in leaves:
-            prepare(one)
+        leaves = [leaf for leaf in tree_flatten((inputs, args, options))[0] if isinstance(leaf, Tensor)]
+        for leaf in leaves:
+            prepare(leaf)
         out = op(inputs, *args, **options)
-        shown = [one for one in tree_flatten(out)[0] if isinstance(one, Tensor)]
+        shown = [tensor for tensor in tree_flatten(out)[0] if isinstance(tensor, Tensor)]
         storages: dict[int, int] = {}
-        lines = [f"{len(shown)} results", *(_look(one, storages) for one in (*leaves, *shown))]
+        lines = [f"{len(shown)} results", *(_tensor_line(tensor, storages) for tensor in (*leaves, *shown))]
         roots = [
-            one
-            for one in tree_flatten(sample.output_process_fn_grad(out))[0]
-            if isinstance(one, Tensor) and one.requires_grad
+            root
+            for root in tree_flatten(sample.output_process_fn_grad(out))[0]
+            if isinstance(root, Tensor) and root.requires_grad
         ]
         if roots:
-            torch.autograd.backward(roots, [torch.full_like(one, 0.5) for one in roots])
+            torch.autograd.backward(roots, [torch.full_like(root, 0.5) for root in roots])
         lines += [
-            _look(one.grad, {}) if one.grad is not None else "no gradient" for one in leaves if one.is_leaf
+            _tensor_line(leaf.grad, {}) if leaf.grad is not None else "no gradient"
+            for leaf in leaves
+            if leaf.is_leaf
         ]
         return lines
     except Exception as error:
@@ -149,7 +155,7 @@ def _on_device(value: Any) -> Any:
     return value.detach().to("cuda", copy=True).requires_grad_(value.requires_grad)
 
 
-def _look(tensor: Tensor, storages: dict[int, int]) -> str:
+def _tensor_line(tensor: Tensor, storages: dict[int, int]) -> str:
     if tensor.layout is not torch.strided or tensor.is_nested:
         return f"{tensor.layout} {tuple(tensor.shape)} {tensor.dtype}"
     storage = tensor.untyped_storage()
@@ -164,23 +170,23 @@ def _look(tensor: Tensor, storages: dict[int, int]) -> str:
 # -- scripts ---------------------------------------------------------------------------------------
 
 
-def scripts(only: str) -> dict[str, dict[str, Any]]:
-    """For each field script whether its waits are the same by line and step, and how long both runs took."""
-    found = {}
+def compare_scripts(only: str) -> dict[str, dict[str, Any]]:
+    """Compare each field script's waits by line and step, with and without values."""
+    runs = {}
     for path in sorted(SCRIPTS.glob("*.py")):
         if path.stem in SINGLE or not re.search(only, path.stem):
             continue
-        (plain, seconds), (dry, dry_seconds) = _checked(path, "--values"), _checked(path, "--dry")
-        itself, switched = _checked(path)[0], _checked(path, code=_SOON)[0]
+        (plain, seconds), (dry, dry_seconds) = _check(path, "--values"), _check(path, "--dry")
+        itself, switched = _check(path)[0], _check(path, code=_SWITCHES_SOON)[0]
         if plain is None or dry is None or itself is None or switched is None:
-            found[path.stem] = {"same": False, "why": "no session"}
+            runs[path.stem] = {"same": False, "why": "no session"}
             continue
-        expected, seen, after = _waits(plain), _waits(dry), _waits(switched)
-        different = sorted({key[0] for key in {*expected, *seen} if expected[key] != seen[key]})
-        found[path.stem] = {
-            "same": expected == seen,
+        expected, dry_waits, after = _waits(plain), _waits(dry), _waits(switched)
+        different = sorted({key[0] for key in {*expected, *dry_waits} if expected[key] != dry_waits[key]})
+        runs[path.stem] = {
+            "same": expected == dry_waits,
             "waits": sum(expected.values()),
-            "dry": sum(seen.values()),
+            "dry": sum(dry_waits.values()),
             "lines": different,
             "decided": len(decisions(dry.assumptions)),
             "same as ever": expected == _waits(itself) and itself.switch is None,
@@ -189,54 +195,54 @@ def scripts(only: str) -> dict[str, dict[str, Any]]:
             "seconds": round(seconds, 1),
             "dry seconds": round(dry_seconds, 1),
         }
-    return found
+    return runs
 
 
-_SOON = """
+_SWITCHES_SOON = """
 import sys
 from gapless.commands import main
 from gapless.emulation.dry import budget
 budget.MAX_OPERATOR_SECONDS, budget.MAX_STEP_SECONDS = 1e-5, 1e-4
 sys.exit(main(sys.argv[1:]))
 """
-"""A check that goes on without values after a small part of a small script's first step."""
+"""A check that switches to a dry run early in a small script's first step."""
 
 
-def stacks(only: str) -> dict[str, dict[str, Any]]:
-    """For each script of today's stacks whether it trains and waits without values as it does with them."""
-    training_stacks.make()
-    found = {}
+def compare_stacks(only: str) -> dict[str, dict[str, Any]]:
+    """Compare for each script of the training stacks its progress and waits with and without values."""
+    training_stacks.make_environment()
+    runs = {}
     for path in sorted(training_stacks.SCRIPTS.glob("[!_]*.py")):
         if not re.search(only, path.stem):
             continue
         options = training_stacks.ALL_STEPS.get(path.stem, [])
         (plain, seconds), (dry, dry_seconds) = (
-            _checked(path, how, *options, python=training_stacks.PYTHON) for how in ("--values", "--dry")
+            _check(path, how, *options, python=training_stacks.PYTHON) for how in ("--values", "--dry")
         )
         if plain is None or dry is None:
-            found[path.stem] = {"same": False, "why": "no session", "reached": "no"}
+            runs[path.stem] = {"same": False, "why": "no session", "reached": "no"}
             continue
-        expected, seen = _waits(plain), _waits(dry)
-        steps = max((tick for _, _, tick in seen), default=0)
+        expected, dry_waits = _waits(plain), _waits(dry)
+        steps = max((tick for _, _, tick in dry_waits), default=0)
         reached = steps >= 10 and dry.ending.how != "error" and not dry.ending.status
-        found[path.stem] = {
-            "same": expected == seen,
+        runs[path.stem] = {
+            "same": expected == dry_waits,
             "reached": "yes" if reached else dry.ending.message[:120] or f"ended in step {steps}",
             "waits": sum(expected.values()),
-            "dry": sum(seen.values()),
-            "lines": sorted({key[0] for key in {*expected, *seen} if expected[key] != seen[key]}),
+            "dry": sum(dry_waits.values()),
+            "lines": sorted({key[0] for key in {*expected, *dry_waits} if expected[key] != dry_waits[key]}),
             "decided": len(decisions(dry.assumptions)),
             "seconds": round(seconds, 1),
             "dry seconds": round(dry_seconds, 1),
         }
-        print(path.stem, found[path.stem], file=sys.stderr)
-    return found
+        print(path.stem, runs[path.stem], file=sys.stderr)
+    return runs
 
 
-def _checked(
+def _check(
     path: Path, *options: str, code: str = "", python: Path | None = None
 ) -> tuple[Session | None, float]:
-    """The session of a check of `path`, and its seconds; `python` is the one of the stacks, if any."""
+    """Check `path`; return the session, if any, and seconds. `python` is the stacks' interpreter."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "run.gapless.json"
         words = ["check", "-q", "--no-loader", "--no-prices", "-o", str(saved), *options]
@@ -254,7 +260,7 @@ def _checked(
                 env={**os.environ, **offline, "PYTHONHASHSEED": "0"},
                 capture_output=True,
                 check=False,
-                timeout=training_stacks.SECONDS,
+                timeout=training_stacks.TIMEOUT,
             )
         seconds = time.perf_counter() - began
         return (load(saved) if saved.exists() else None), seconds
@@ -271,9 +277,9 @@ def _waits(session: Session) -> Counter[tuple[str, str, int]]:
 # -- memory and speed ------------------------------------------------------------------------------
 
 
-def memory() -> dict[str, dict[str, int]]:
-    """The peak of a training step of each model, with values and without."""
-    found = {}
+def measure_peaks() -> dict[str, dict[str, int]]:
+    """Return the memory peak of each model's training step, with values and without."""
+    peaks_of = {}
     for name, step in _dry_models.MODELS.items():
         peaks = []
         for dry in (False, True):
@@ -281,12 +287,12 @@ def memory() -> dict[str, dict[str, int]]:
             with gapless.emulate(dry=dry), contextlib.redirect_stdout(sys.stderr):
                 step()
                 peaks.append(torch.cuda.max_memory_allocated())
-        found[name] = {"values": peaks[0], "dry": peaks[1]}
-    return found
+        peaks_of[name] = {"values": peaks[0], "dry": peaks[1]}
+    return peaks_of
 
 
-def large() -> dict[str, float]:
-    """Seconds of a step of a 7B model, and the memory of the process, in a process of its own."""
+def measure_large() -> dict[str, float]:
+    """Run a step of a 7B model in a process; return its seconds and memory."""
     code = "import _dry_models; _dry_models.print_large()"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=_sheet.HERE, capture_output=True, text=True, check=False
@@ -300,21 +306,21 @@ def large() -> dict[str, float]:
 # -- the sheet ---------------------------------------------------------------------------------------
 
 
-def sheet(found: dict[str, Any], samples: int) -> str:
-    """The sheet in Markdown."""
-    return "\n".join(_parts(found, samples))
+def sheet(results: dict[str, Any], samples: int) -> str:
+    """Return the sheet in Markdown."""
+    return "\n".join(_parts(results, samples))
 
 
-def _parts(found: dict[str, Any], samples: int) -> Iterator[str]:
+def _parts(results: dict[str, Any], samples: int) -> Iterator[str]:
     yield _sheet.header(
         "Runs without values", "python benchmarks/dry.py --write", METHOD.format(samples=samples)
     )
-    left = [part for part in PARTS if part not in found]
+    left = [part for part in PARTS if part not in results]
     if left:
         yield f"Not measured for this sheet: {', '.join(left)}.\n"
     for part, shown in zip(PARTS, (_operators, _scripts, _stacks, _memory, _large), strict=True):
-        if part in found:
-            yield from shown(found[part])
+        if part in results:
+            yield from shown(results[part])
 
 
 def _operators(tally: dict[str, dict[str, str]]) -> Iterator[str]:
@@ -329,12 +335,12 @@ def _operators(tally: dict[str, dict[str, str]]) -> Iterator[str]:
 
 
 def _scripts(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
-    same = sum(one["same"] for one in runs.values())
+    same = sum(run["same"] for run in runs.values())
     yield "## Field scripts\n"
     yield f"**{same} of {len(runs)} scripts wait at the same lines in the same steps.**\n"
-    left = [one for one in runs.values() if one.get("switched") != "no"]
-    kept = sum(one.get("switched") == "same" for one in left)
-    valued = sum(bool(one.get("same as ever")) for one in runs.values())
+    left = [run for run in runs.values() if run.get("switched") != "no"]
+    kept = sum(run.get("switched") == "same" for run in left)
+    valued = sum(bool(run.get("same as ever")) for run in runs.values())
     yield (
         f"Left to itself, the check computed the values of {valued} of them, as `--values` does. Made to go "
         f"on without values in the first step, {kept} of {len(left)} wait at the same lines in the same "
@@ -344,14 +350,14 @@ def _scripts(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
         "same", "waits", "dry", "lines", "decided", "same as ever", "switched", "decided then", "seconds",
         "dry seconds",
     )  # fmt: skip
-    rows = [[name, *(one.get(column, "") for column in columns)] for name, one in runs.items()]
+    rows = [[name, *(run.get(column, "") for column in columns)] for name, run in runs.items()]
     yield _sheet.table(["script", *columns], rows)
 
 
 def _stacks(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
     same, reached = (
-        sum(one["same"] for one in runs.values()),
-        sum(one["reached"] == "yes" for one in runs.values()),
+        sum(run["same"] for run in runs.values()),
+        sum(run["reached"] == "yes" for run in runs.values()),
     )
     yield "## Scripts of today's stacks\n"
     yield (
@@ -360,15 +366,15 @@ def _stacks(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
         "by the run itself (decided).\n"
     )
     columns = ("reached", "same", "waits", "dry", "lines", "decided", "seconds", "dry seconds")
-    rows = [[name, *(one.get(column, "") for column in columns)] for name, one in runs.items()]
+    rows = [[name, *(run.get(column, "") for column in columns)] for name, run in runs.items()]
     yield _sheet.table(["script", *columns], rows)
 
 
 def _memory(peaks: dict[str, dict[str, int]]) -> Iterator[str]:
-    same = sum(one["values"] == one["dry"] for one in peaks.values())
+    same = sum(peak["values"] == peak["dry"] for peak in peaks.values())
     yield "## Peak of a training step, bytes\n"
     yield f"**{same} of {len(peaks)} models have the same peak, to the byte.**\n"
-    rows = [[name, one["values"], one["dry"]] for name, one in peaks.items()]
+    rows = [[name, peak["values"], peak["dry"]] for name, peak in peaks.items()]
     yield _sheet.table(["model", "with values", "dry"], rows)
 
 
@@ -384,34 +390,34 @@ def _large(seven: dict[str, float]) -> Iterator[str]:
 
 
 def worse(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """What was equal before and is not any more."""
-    found = [
+    """List what was equal in `before` and is not now."""
+    regressions = [
         f"{name}: {text}"
         for name, text in now.get("operators", {}).get("different", {}).items()
         if name in before.get("operators", {}).get("equal", {})
     ]
-    found += [
-        f"{name}: waits differ at {', '.join(one.get('lines', ()))}"
-        for name, one in now.get("scripts", {}).items()
-        if not one["same"] and before.get("scripts", {}).get(name, {}).get("same")
+    regressions += [
+        f"{name}: waits differ at {', '.join(run.get('lines', ()))}"
+        for name, run in now.get("scripts", {}).items()
+        if not run["same"] and before.get("scripts", {}).get(name, {}).get("same")
     ]
-    found += [
+    regressions += [
         f"{name}: waits differ though no decision rests on a value that was assumed"
-        for name, one in now.get("scripts", {}).items()
-        if (not one["same"] and not one.get("decided"))
-        or (one.get("switched") == "different" and not one["decided then"])
+        for name, run in now.get("scripts", {}).items()
+        if (not run["same"] and not run.get("decided"))
+        or (run.get("switched") == "different" and not run["decided then"])
     ]
-    found += [
-        f"{name}: {'waits differ' if one['reached'] == 'yes' else one['reached']}"
-        for name, one in now.get("stacks", {}).items()
-        if one["reached"] != "yes" or (not one["same"] and not one["decided"])
+    regressions += [
+        f"{name}: {'waits differ' if run['reached'] == 'yes' else run['reached']}"
+        for name, run in now.get("stacks", {}).items()
+        if run["reached"] != "yes" or (not run["same"] and not run["decided"])
     ]
-    found += [
-        f"{name}: {one['dry']} bytes in place of {one['values']}"
-        for name, one in now.get("memory", {}).items()
-        if one["dry"] != one["values"]
+    regressions += [
+        f"{name}: {peak['dry']} bytes in place of {peak['values']}"
+        for name, peak in now.get("memory", {}).items()
+        if peak["dry"] != peak["values"]
     ]
-    return found
+    return regressions
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -430,16 +436,18 @@ def main(arguments: list[str] | None = None) -> int:
     now: dict[str, Any] = {}
     for part in options.part or PARTS:
         if part == "operators":
-            now[part] = metadata([op for op in op_db if re.search(options.only, op.name)], options.samples)
-            print({name: len(found) for name, found in now[part].items()})
+            now[part] = compare_metadata(
+                [op for op in op_db if re.search(options.only, op.name)], options.samples
+            )
+            print({name: len(entries) for name, entries in now[part].items()})
             for name, text in now[part]["different"].items():
                 print(f"  {name}: {text}")
             continue
         now[part] = {
-            "scripts": lambda: scripts(options.only),
-            "stacks": lambda: stacks(options.only),
-            "memory": memory,
-            "large": large,
+            "scripts": lambda: compare_scripts(options.only),
+            "stacks": lambda: compare_stacks(options.only),
+            "memory": measure_peaks,
+            "large": measure_large,
         }[part]()
         print(json.dumps(now[part], indent=1))
     if options.write:
@@ -447,10 +455,10 @@ def main(arguments: list[str] | None = None) -> int:
         RECORD.write_text(json.dumps(data, indent=1) + "\n")
         _sheet.write(SHEET.stem, sheet(data, options.samples))
         return 0
-    found = worse(now, before)
-    for text in found:
+    regressions = worse(now, before)
+    for text in regressions:
         print(f"worse: {text}")
-    return 1 if found else 0
+    return 1 if regressions else 0
 
 
 if __name__ == "__main__":

@@ -44,13 +44,13 @@ GPUS = {
     "Tesla V100-DGXS-32GB": "v100-32gb",
     "Tesla V100-SXM2-32GB": "v100-32gb",
 }
-"""GPUs of profiles, and the one that is emulated most like them."""
+"""GPUs of the profiles, each with the most similar one that can be emulated."""
 MODELS = {
     "segment-anything": "SAM", "kineto-resnet50": "ResNet-50, training", "param-dlrm": "DLRM, training",
     "particle": "particle transformer", "owlv2": "OWLv2", "bert": "BERT small", "nsfw": "ViT",
     "ao-tut": "ViT",
 }  # fmt: skip
-FEWEST = 20
+MIN_OPERATORS = 20
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Profiled:
     operators: list[Sample]
 
 
-def profiled(folder: Path) -> list[Profiled]:
-    found = []
+def read_profiles(folder: Path) -> list[Profiled]:
+    profiles = []
     for path in sorted(folder.glob("*.json.gz")):
-        model = next((told for part, told in MODELS.items() if part in path.name), "")
+        model = next((label for part, label in MODELS.items() if part in path.name), "")
         if not model:
             continue
         timeline = read(path)
@@ -74,9 +74,9 @@ def profiled(folder: Path) -> list[Profiled]:
         if name not in GPUS:
             continue
         operators = samples(path)
-        if len(operators) >= FEWEST:
-            found.append(Profiled(path.name, model, peaks(gpus.find(GPUS[name])), operators))
-    return found
+        if len(operators) >= MIN_OPERATORS:
+            profiles.append(Profiled(path.name, model, peaks(gpus.find(GPUS[name])), operators))
+    return profiles
 
 
 # -- the device --------------------------------------------------------------------------------------
@@ -84,17 +84,17 @@ def profiled(folder: Path) -> list[Profiled]:
 
 def device_rows(profiles: Sequence[Profiled]) -> list[list[object]]:
     rows: list[list[object]] = []
-    for one in profiles:
-        guess = np.array([device_time(work(s.entry), one.gpu) for s in one.operators])
-        before = np.array([kernel_time_before(s.entry, one.gpu) for s in one.operators])
-        real = np.array([max(s.device, 500) for s in one.operators])
+    for profile in profiles:
+        guess = np.array([device_time(work(s.entry), profile.gpu) for s in profile.operators])
+        before = np.array([kernel_time_before(s.entry, profile.gpu) for s in profile.operators])
+        real = np.array([max(s.device, 500) for s in profile.operators])
         off = np.abs(np.log(guess / real))
-        wide = np.array([1.2816 * spread(work(s.entry), one.gpu) for s in one.operators])
+        wide = np.array([1.2816 * spread(work(s.entry), profile.gpu) for s in profile.operators])
         rows.append(
             [
-                _short(one.name), one.gpu.name.removeprefix("NVIDIA "), len(one.operators),
+                _shorten(profile.name), profile.gpu.name.removeprefix("NVIDIA "), len(profile.operators),
                 f"{real.sum() / 1e6:.2f}", f"{before.sum() / real.sum():.2f}",
-                f"{guess.sum() / real.sum():.2f}", _spread(guess / real), f"{(off <= wide).mean():.0%}",
+                f"{guess.sum() / real.sum():.2f}", _quantiles(guess / real), f"{(off <= wide).mean():.0%}",
             ]
         )  # fmt: skip
     return rows
@@ -102,28 +102,28 @@ def device_rows(profiles: Sequence[Profiled]) -> list[list[object]]:
 
 def family_rows(profiles: Sequence[Profiled]) -> list[list[object]]:
     rows: list[list[object]] = []
-    families = {work(sample.entry).family for one in profiles for sample in one.operators}
+    families = {work(sample.entry).family for profile in profiles for sample in profile.operators}
     for family in sorted(families):
         guess, real = [], []
-        for one in profiles:
-            for sample in one.operators:
-                asked = work(sample.entry)
-                if asked.family == family:
-                    guess.append(device_time(asked, one.gpu))
+        for profile in profiles:
+            for sample in profile.operators:
+                request = work(sample.entry)
+                if request.family == family:
+                    guess.append(device_time(request, profile.gpu))
                     real.append(max(sample.device, 500))
         if real:
             ratio = np.array(guess) / np.array(real)
             total = f"{sum(guess) / sum(real):.2f}"
-            rows.append([family, len(real), f"{sum(real) / 1e6:.1f}", total, _spread(ratio)])
+            rows.append([family, len(real), f"{sum(real) / 1e6:.1f}", total, _quantiles(ratio)])
     return rows
 
 
-def _spread(ratio: np.ndarray) -> str:
+def _quantiles(ratio: np.ndarray) -> str:
     low, middle, high = np.quantile(ratio, [0.1, 0.5, 0.9])
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     return name.removesuffix(".json.gz")[:58]
 
 
@@ -131,7 +131,7 @@ def _short(name: str) -> str:
 
 
 def plain_models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
-    """Small models on the CPU: their operators take next to no time for themselves."""
+    """Return small CPU models; the operators' own work takes almost no time."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
     stack = [nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.LayerNorm(16)) for _ in range(12)]
@@ -142,15 +142,14 @@ def plain_models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
 
 
 def plain_rows(repeats: int = 80) -> list[list[object]]:
-    """Microseconds of CPU time for one operator that would launch work, without a profiler and without a
-    device."""
+    """Return rows of CPU microseconds per operator that would launch work, without a profiler or device."""
     rows: list[list[object]] = []
     for name, (model, data) in plain_models().items():
         for kind in (torch.optim.SGD, torch.optim.AdamW):
             optimizer = kind(model.parameters(), lr=1e-3, foreach=True)
             times = np.array([_parts(model, data, optimizer) for _ in range(repeats)])[5:]
             forward, backward, step = np.quantile(times, 0.2, axis=0) * 1e6
-            counts = _counted(model, data, kind)
+            counts = _count_operators(model, data, kind)
             rows.append(
                 [f"{name}, {kind.__name__}", f"{forward / counts[0]:.1f}", f"{backward / counts[1]:.1f}",
                  f"{step / counts[3]:.2f}"]
@@ -173,8 +172,8 @@ def _parts(
     return a, b, c
 
 
-def _counted(model: nn.Module, data: torch.Tensor, kind: type) -> tuple[int, int, int, int]:
-    """Operators in forward, backward and the optimizer, and the tensors that the last are given."""
+def _count_operators(model: nn.Module, data: torch.Tensor, kind: type) -> tuple[int, int, int, int]:
+    """Return the operators in forward, backward and the optimizer, and the optimizer's tensors."""
     with Emulator(programme=True) as emulator:
         from copy import deepcopy
 
@@ -185,17 +184,17 @@ def _counted(model: nn.Module, data: torch.Tensor, kind: type) -> tuple[int, int
     programme = emulator.session().programme
     assert programme is not None
     body = programme.bodies[programme.segments[-1].body]
-    asked = [
+    operators = [
         programme.entries[position] for position in body if programme.entries[position].kind == "operator"
     ]
-    forward = sum(not one.backward and not one.optimizer for one in asked)
-    stepping = [one for one in asked if one.optimizer]
-    tensors = sum(one.tensors for one in stepping)
-    return forward, sum(one.backward for one in asked), len(stepping), tensors
+    forward = sum(not operator.backward and not operator.optimizer for operator in operators)
+    stepping = [operator for operator in operators if operator.optimizer]
+    tensors = sum(operator.tensors for operator in stepping)
+    return forward, sum(operator.backward for operator in operators), len(stepping), tensors
 
 
 def host_rows(folder: Path) -> list[list[object]]:
-    """The same from profiles, which slow the host."""
+    """Return the host times under the profiler, which slows the host."""
     rows: list[list[object]] = []
     for path in sorted(folder.glob("*.json.gz")):
         timeline = read(path)
@@ -204,13 +203,13 @@ def host_rows(folder: Path) -> list[list[object]]:
             continue
         stacks = "stacks" if timeline.facts.with_stack or "python_function" in timeline.names else ""
         rows.append(
-            [_short(path.name), stacks, _micro(forward), _micro(backward), _micro(optimizer),
-             _micro(launch_length(timeline))]
+            [_shorten(path.name), stacks, _microseconds(forward), _microseconds(backward),
+             _microseconds(optimizer), _microseconds(launch_length(timeline))]
         )  # fmt: skip
     return rows
 
 
-def _micro(time: int) -> str:
+def _microseconds(time: int) -> str:
     return f"{time / 1e3:.1f}" if time >= 0 else "–"
 
 
@@ -218,13 +217,19 @@ def _micro(time: int) -> str:
 
 
 def sheet(folder: Path, profiles: Sequence[Profiled]) -> str:
+    """Return the sheet: the device's estimates first, then the host's."""
     text = _sheet.header(
         "Estimates without a GPU, against real profiles",
         "python benchmarks/estimate.py FOLDER --write",
         "public profiles with recorded shapes, of GPUs that can be emulated; times of kernels; "
         "estimated / real",
     )
-    text += "## The device, by profile\n\n"
+    parts = (_device_part(profiles), _kernels_part(folder, profiles), _latencies_part(folder))
+    return text + "".join(parts) + _host_part(folder)
+
+
+def _device_part(profiles: Sequence[Profiled]) -> str:
+    text = "## The device, by profile\n\n"
     text += (
         "Estimated / real: all operators together, with the formulas before and now; one operator, median\n"
         "(10 % to 90 %); how many operators lie in the interval that four fifths should.\n\n"
@@ -236,14 +241,18 @@ def sheet(folder: Path, profiles: Sequence[Profiled]) -> str:
     near = sum(0.8 <= float(str(row[5])) <= 1.25 for row in rows)
     text += f"\nAll operators together within 0.8 to 1.25: {near} of {len(rows)}.\n"
     text += "\n## The device, by family\n\n"
-    text += _sheet.table(["family", "operators", "real, ms", "together", "each"], family_rows(profiles))
-    text += "\n## The shortest kernels, by GPU\n\n"
+    return text + _sheet.table(["family", "operators", "real, ms", "together", "each"], family_rows(profiles))
+
+
+def _kernels_part(folder: Path, profiles: Sequence[Profiled]) -> str:
+    """Return the tables on single kernels: the shortest, the A100s' speed, losses in one block."""
+    text = "\n## The shortest kernels, by GPU\n\n"
     text += (
         "Microseconds that a quarter of a kind's kernels stay below, in the mean over the other profiles in\n"
         "the folder; times of some are whole microseconds.\n\n"
     )
-    taken = frozenset(one.name for one in profiles)
-    text += _sheet.table(["GPU", *small.KINDS], small.shortest(folder, taken))
+    names = frozenset(profile.name for profile in profiles)
+    text += _sheet.table(["GPU", *small.KINDS], small.shortest(folder, names))
     text += "\n## How fast the A100s of these profiles were\n\n"
     text += (
         "The shortest elementwise kernel in microseconds, TFLOP/s of products in 16 bits, and GB/s of\n"
@@ -252,9 +261,9 @@ def sheet(folder: Path, profiles: Sequence[Profiled]) -> str:
         "three are estimated as too fast; `--calibrate` with such a profile makes up for it.\n\n"
     )
     rows = [
-        [_short(one.name), *small.speeds(folder / one.name, one.operators)]
-        for one in profiles
-        if "A100" in one.gpu.name
+        [_shorten(profile.name), *small.speeds(folder / profile.name, profile.operators)]
+        for profile in profiles
+        if "A100" in profile.gpu.name
     ]
     text += _sheet.table(["profile", "shortest, µs", "products, TFLOP/s", "elementwise, GB/s"], rows)
     text += "\n## Losses over classes, in one block of 32 threads\n\n"
@@ -263,20 +272,27 @@ def sheet(folder: Path, profiles: Sequence[Profiled]) -> str:
         "that this names; backward a label. Microseconds in other profiles; what a further turn takes, by\n"
         "the number of such accesses, is `ACCESS`.\n\n"
     )
-    text += _sheet.table(["profile", "GPU", "rows", "forward", "backward"], small.one_block(folder))
-    text += "\n## Latencies\n\n"
-    found = latencies(folder)
-    launch, back = spreads(found)
+    return text + _sheet.table(["profile", "GPU", "rows", "forward", "backward"], small.one_block(folder))
+
+
+def _latencies_part(folder: Path) -> str:
+    rows = latencies(folder)
+    launch, back = spreads(rows)
+    text = "\n## Latencies\n\n"
     text += (
         "Microseconds from the beginning of a launch to its kernel, on an idle stream, and from the end of\n"
         "work to the end of a wait for it; medians. Standard deviations of the logarithm between profiles:\n"
         f"{launch:.2f} and {back:.2f}.\n\n"
     )
-    told = [
-        [name, gpu, *("–" if np.isnan(one) else f"{one:.1f}" for one in both)] for name, gpu, *both in found
+    cells = [
+        [name, gpu, *("–" if np.isnan(latency) else f"{latency:.1f}" for latency in both)]
+        for name, gpu, *both in rows
     ]
-    text += _sheet.table(["profile", "GPU", "launch", "return"], told)
-    text += "\n## The host without a profiler, on this machine\n\n"
+    return text + _sheet.table(["profile", "GPU", "launch", "return"], cells)
+
+
+def _host_part(folder: Path) -> str:
+    text = "\n## The host without a profiler, on this machine\n\n"
     text += (
         "Microseconds from one operator that would launch work to the next, without the launch itself: the\n"
     )
@@ -284,17 +300,16 @@ def sheet(folder: Path, profiles: Sequence[Profiled]) -> str:
     text += _sheet.table(["model", "forward", "backward", "optimizer, for each tensor"], plain_rows())
     text += "\n## The host under the profiler, from the profiles\n\n"
     text += "Microseconds from one operator that launches work to the next, where the host does not wait.\n\n"
-    text += _sheet.table(
+    return text + _sheet.table(
         ["profile", "recorded", "forward", "backward", "optimizer", "launching call, median"],
         host_rows(folder),
     )
-    return text
 
 
 if __name__ == "__main__":
     _sheet.main(
         "estimate",
         __doc__ or "",
-        lambda asked: sheet(asked.folder, profiled(asked.folder)),
+        lambda options: sheet(options.folder, read_profiles(options.folder)),
         folder={"type": Path},
     )

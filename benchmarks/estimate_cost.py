@@ -25,15 +25,15 @@ from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
 from gapless.model import Session
 
-GOAL = 2.0
-"""Microseconds for each operator."""
+MAX_MICROSECONDS = 2.0
+"""Goal for one operator."""
 STEPS = 6
 MODULES: tuple[ModuleType, ...] = (cards, families, products, work)
-"""Those that remember what they were asked."""
+"""Modules with caches."""
 
 
 class Bert(nn.Module):
-    """BERT-large, as `nn.TransformerEncoder` has it."""
+    """BERT-large on `nn.TransformerEncoder`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,17 +73,17 @@ def resnet_50() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 
 
-def checked(
+def record_dry_check(
     make: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype, **how: bool
 ) -> Session:
-    """What `gapless check --dry` records of a few training steps."""
+    """Return the session that `gapless check --dry` records for a few training steps."""
     with Emulator("h100", programme=True, dry=True) as emulator:
         model = make().cuda().train()
         optimizer = torch.optim.AdamW(model.parameters(), **how)
-        given = torch.zeros(shape, dtype=dtype, device="cuda")
+        inputs = torch.zeros(shape, dtype=dtype, device="cuda")
         labels = torch.zeros(shape[0], dtype=torch.long, device="cuda")
         for _ in range(STEPS):
-            loss = functional.cross_entropy(model(given), labels)
+            loss = functional.cross_entropy(model(inputs), labels)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -91,15 +91,15 @@ def checked(
 
 
 MODELS: dict[str, Callable[[], Session]] = {
-    "BERT-large, 8 × 512": lambda: checked(Bert, (8, 512), torch.long),
-    "ResNet-50, 32 × 224²": lambda: checked(resnet_50, (32, 3, 224, 224), torch.float32),
-    "ResNet-50, AdamW tensor by tensor": lambda: checked(
+    "BERT-large, 8 × 512": lambda: record_dry_check(Bert, (8, 512), torch.long),
+    "ResNet-50, 32 × 224²": lambda: record_dry_check(resnet_50, (32, 3, 224, 224), torch.float32),
+    "ResNet-50, AdamW tensor by tensor": lambda: record_dry_check(
         resnet_50, (32, 3, 224, 224), torch.float32, foreach=False
     ),
 }
 
 
-def forget() -> None:
+def clear_caches() -> None:
     for module in MODULES:
         for value in vars(module).values():
             if isinstance(value, type(lru_cache(len))):
@@ -107,46 +107,48 @@ def forget() -> None:
 
 
 def microseconds(session: Session) -> tuple[int, int, float, float, float]:
-    """Operators and distinct ones of the recorded steps; CPU time for a first sight, for one seen before, and
-    for each operator of all steps."""
+    """Return the operators and distinct operators of the recorded steps, and microseconds of CPU time: on
+    first sight, when seen before, and per operator over all steps."""
     programme = session.programme
     assert programme is not None
-    asked = [
-        one
+    operators = [
+        entry
         for step in recorded(programme, find_steps(session.marks))
-        for one in step
-        if one.kind == "operator"
+        for entry in step
+        if entry.kind == "operator"
     ]
-    distinct = list(dict.fromkeys(asked))
-    forget()
+    distinct = list(dict.fromkeys(operators))
+    clear_caches()
     times = times_of(programme)
     began = time.thread_time()
     for entry in distinct:
         times.timed(entry)
         times.doubt(entry)
-    seen = time.thread_time()
-    for entry in asked:
+    first_done = time.thread_time()
+    for entry in operators:
         times.timed(entry)
     ended = time.thread_time()
-    first, again = seen - began, ended - seen
-    each = [first / len(distinct), again / len(asked), (first + again) / len(asked)]
-    return (len(asked), len(distinct), *(one * 1e6 for one in each))  # type: ignore[return-value]
+    first, again = first_done - began, ended - first_done
+    each = [first / len(distinct), again / len(operators), (first + again) / len(operators)]
+    return (len(operators), len(distinct), *(seconds * 1e6 for seconds in each))  # type: ignore[return-value]
 
 
 def sheet(rounds: int) -> str:
     rows: list[list[object]] = []
     for name, make in MODELS.items():
         session = make()
-        found = [microseconds(session) for _ in range(rounds)]
-        asked, distinct = found[0][:2]
-        first, again, all_of_them = (statistics.median(one[place] for one in found) for place in (2, 3, 4))
-        rows.append([name, asked, distinct, f"{first:.1f}", f"{again:.2f}", f"{all_of_them:.2f}"])
+        measured = [microseconds(session) for _ in range(rounds)]
+        operators, distinct = measured[0][:2]
+        first, again, all_of_them = (
+            statistics.median(values[place] for values in measured) for place in (2, 3, 4)
+        )
+        rows.append([name, operators, distinct, f"{first:.1f}", f"{again:.2f}", f"{all_of_them:.2f}"])
     text = _sheet.header(
         "What an estimate of kernels costs",
         "python benchmarks/estimate_cost.py --write",
         f"operators of {STEPS} training steps in fp32, as `gapless check --dry` records them for an H100; "
         f"microseconds of CPU time for a kernel's time and its uncertainty, with nothing remembered before; "
-        f"medians of {rounds}; the goal is {GOAL:g} µs for each operator of a check",
+        f"medians of {rounds}; the goal is {MAX_MICROSECONDS:g} µs for each operator of a check",
     )
     heads = ["model", "operators", "distinct", "first sight, µs", "seen before, µs", "each operator, µs"]
     return text + _sheet.table(heads, rows)
@@ -154,5 +156,8 @@ def sheet(rounds: int) -> str:
 
 if __name__ == "__main__":
     _sheet.main(
-        "estimate_cost", __doc__ or "", lambda asked: sheet(asked.rounds), rounds={"type": int, "default": 15}
+        "estimate_cost",
+        __doc__ or "",
+        lambda options: sheet(options.rounds),
+        rounds={"type": int, "default": 15},
     )

@@ -17,8 +17,8 @@ OPTIMIZER = "optimizer step"
 PASSES = ("forward", "backward", "optimizer")
 
 
-def modelled(name: str) -> Counts:
-    """What an estimate counts of one training step, by its operators as the emulated device runs them."""
+def count_modelled(name: str) -> Counts:
+    """Return the estimate's kernel counts for a training step, by pass."""
     from gapless.analyze.estimate.fusion import fused
     from gapless.analyze.kernel_times.operator_work import work
     from gapless.emulation.emulator import Emulator
@@ -31,40 +31,40 @@ def modelled(name: str) -> Counts:
         emulator.recorder.mark("user", "step")
         programme = emulator.session().programme
     assert programme is not None
-    found: Counts = {}
-    for one in fused(tuple(programme.entries[at] for at in programme.bodies[programme.segments[1].body])):
-        if one.kind == "operator" and one.compiled and work(one).kernels:
-            part = "optimizer" if name == OPTIMIZER else "backward" if one.backward else "forward"
-            found[part] = found.get(part, 0) + 1
-    return found
+    counts: Counts = {}
+    for entry in fused(tuple(programme.entries[at] for at in programme.bodies[programme.segments[1].body])):
+        if entry.kind == "operator" and entry.compiled and work(entry).kernels:
+            part = "optimizer" if name == OPTIMIZER else "backward" if entry.backward else "forward"
+            counts[part] = counts.get(part, 0) + 1
+    return counts
 
 
 def _step(name: str) -> Callable[[], object]:
-    """One step of a compiled model on the device, still to be made."""
+    """Return a function that runs one step of a compiled model on the device."""
     if name == OPTIMIZER:
         lists = [[torch.rand(64, 64, device="cuda") for _ in range(6)] for _ in range(4)]
         return torch.compile(lambda: adam(*lists))
-    make, given = MODELS[name]
-    model, x = torch.compile(make().cuda()), given().cuda()
+    make, inputs_of = MODELS[name]
+    model, x = torch.compile(make().cuda()), inputs_of().cuda()
     return lambda: model(x).backward()
 
 
-def generated(name: str) -> Counts:
-    """Kernels in the code that inductor writes."""
+def count_generated(name: str) -> Counts:
+    """Return the kernel counts in the code that inductor writes, by pass."""
     import _inductor
 
     torch._dynamo.reset()
     torch.manual_seed(0)
     if name == OPTIMIZER:
         lists = [torch.rand(64, 64) for _ in range(24)]
-        made = _inductor.kernels_of_function(
+        compiled = _inductor.kernels_of_function(
             lambda *all_of_them: adam(*(list(all_of_them[at : at + 6]) for at in range(0, 24, 6))), *lists
         )
-        return {"optimizer": made.count}
-    make, given = MODELS[name]
-    model, x = make(), given()
+        return {"optimizer": compiled.count}
+    make, inputs_of = MODELS[name]
+    model, x = make(), inputs_of()
     made_of = _inductor.kernels_of_model(lambda: model(x).backward(), model)
-    return {part: sum(one.count for one in made_of[part]) for part in ("forward", "backward")}
+    return {part: sum(kernels.count for kernels in made_of[part]) for part in ("forward", "backward")}
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def main() -> None:
     rows: list[list[object]] = []
     errors = []
     for name in (*MODELS, OPTIMIZER):
-        ours, theirs = modelled(name), generated(name)
+        ours, theirs = count_modelled(name), count_generated(name)
         for part in PASSES:
             if part in theirs:
                 errors.append(math.log(max(ours.get(part, 0), 1) / max(theirs[part], 1)))
@@ -86,7 +86,7 @@ def main() -> None:
     )
     text += _sheet.table(["model", "pass", "inductor's", "the model's", "ratio"], rows)
     mean = sum(errors) / len(errors)
-    spread = math.sqrt(sum(one * one for one in errors) / len(errors))
+    spread = math.sqrt(sum(error * error for error in errors) / len(errors))
     text += (
         f"\nThe model's are {math.exp(mean):.2f} times inductor's in the geometric mean; the root mean "
         f"square of ln(the model's / inductor's) is {spread:.2f}.\n"

@@ -32,8 +32,8 @@ METHOD = (
 )
 
 
-def programme(make: Callable[[str], Step]) -> list[Entry]:
-    """What a step asks of the emulated device."""
+def record_step(make: Callable[[str], Step]) -> list[Entry]:
+    """Return the entries that a step records on the emulated device."""
     with Emulator(programme=True) as emulator:
         step = make("cuda")
         for _ in range(6):
@@ -43,50 +43,50 @@ def programme(make: Callable[[str], Step]) -> list[Entry]:
     return list(recorded(session.programme, find_steps(session.marks))[-1])
 
 
-def predicted(step: list[Entry], times: Times) -> float:
-    """Nanoseconds of a usual host for it, but for the launching calls; lists of tensors as the CPU takes
-    them, one by one."""
+def predict_host(step: list[Entry], times: Times) -> float:
+    """Return a usual host's nanoseconds for the step without launching calls; lists of tensors cost as on
+    the CPU, one by one."""
     total = 0.0
     for entry in step:
         if entry.kind == "update":
             total += times.timed(entry).host
         if entry.kind == "operator":
-            one = times.timed(entry)
-            total += one.host - USUAL.call * one.kernels
+            entry_times = times.timed(entry)
+            total += entry_times.host - USUAL.call * entry_times.kernels
             total += USUAL.tensor * entry.tensors if entry.tensors > 8 else 0.0
     return total
 
 
 def in_turn(step: Step, probe: Step, rounds: int) -> tuple[float, float]:
-    """Nanoseconds of both, the quickest tenth."""
-    found: tuple[list[int], list[int]] = ([], [])
+    """Return the quickest tenth of both, nanoseconds."""
+    durations: tuple[list[int], list[int]] = ([], [])
     for _ in range(20):
         step()
         probe()
     for _ in range(rounds):
-        for one, times in zip((step, probe), found, strict=True):
+        for function, times in zip((step, probe), durations, strict=True):
             end = time.monotonic() + 0.1
             while time.monotonic() < end:
                 began = time.thread_time_ns()
-                one()
+                function()
                 times.append(time.thread_time_ns() - began)
-    return tuple(float(statistics.quantiles(times, n=10)[0]) for times in found)  # type: ignore[return-value]
+    return tuple(float(statistics.quantiles(times, n=10)[0]) for times in durations)  # type: ignore[return-value]
 
 
 def rows(rounds: int) -> list[tuple[str, int, float, float, float]]:
-    """Model, operators, predicted, measured and the probe beside it."""
+    """Return for each model: name, operators, predicted, measured and probe nanoseconds."""
     times = times_of(Programme(gpu=Gpu(bandwidth=1.0, fp32=1.0)))
-    found = []
+    measured_rows = []
     for name, make in models().items():
-        asked = programme(make)
+        entries = record_step(make)
         measured, own = in_turn(make("cpu"), host_speed.probe_step(), rounds)
-        count = sum(entry.kind == "operator" for entry in asked)
-        found.append((name, count, predicted(asked, times), measured, own))
-    return found
+        count = sum(entry.kind == "operator" for entry in entries)
+        measured_rows.append((name, count, predict_host(entries, times), measured, own))
+    return measured_rows
 
 
-def _row(one: tuple[str, int, float, float, float], off: float) -> list[object]:
-    name, count, usual, measured, probe = one
+def _row(model_row: tuple[str, int, float, float, float], off: float) -> list[object]:
+    name, count, usual, measured, probe = model_row
     times = (usual, measured, probe, usual * probe / host_speed.USUAL)
     return [name, count, *(f"{time / 1e3:.0f}" for time in times), f"{math.exp(off):.2f}"]
 
@@ -94,19 +94,22 @@ def _row(one: tuple[str, int, float, float, float], off: float) -> list[object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    found = rows(asked.rounds)
-    ratios = [math.log(measured / usual) for _, _, usual, measured, _ in found]
+    measured_rows = rows(options.rounds)
+    ratios = [math.log(measured / usual) for _, _, usual, measured, _ in measured_rows]
     speed = math.exp(statistics.fmean(ratios))
     scaled = [
-        math.log(measured / (usual * probe / host_speed.USUAL)) for _, _, usual, measured, probe in found
+        math.log(measured / (usual * probe / host_speed.USUAL))
+        for _, _, usual, measured, probe in measured_rows
     ]
-    probe = statistics.median(one[-1] for one in found)
-    text = _sheet.header("The host", "python benchmarks/host.py", METHOD.format(rounds=asked.rounds))
+    probe = statistics.median(model_row[-1] for model_row in measured_rows)
+    text = _sheet.header("The host", "python benchmarks/host.py", METHOD.format(rounds=options.rounds))
     columns = ["model", "operators", "predicted, µs", "measured, µs", "probe, µs", "by the probe, µs", "off"]
-    text += _sheet.table(columns, [_row(one, off) for one, off in zip(found, scaled, strict=True)])
-    off = [abs(one) for one in scaled]
+    text += _sheet.table(
+        columns, [_row(model_row, off) for model_row, off in zip(measured_rows, scaled, strict=True)]
+    )
+    off = [abs(error) for error in scaled]
     text += (
         f"\nThis machine takes {speed:.2f} times what a usual host does for these models (geometric mean), "
         f"and {probe / host_speed.USUAL:.2f} times by the probe: one of {probe / speed / 1e3:.0f} µs is a "

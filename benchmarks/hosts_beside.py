@@ -20,30 +20,31 @@ from _kernel_tables import rows
 from gapless.analyze.estimate.times import USUAL, of_machines_with
 
 REFERENCE = "A100-PCIE-40GB"
-"""Beside which a usual CPU stands."""
+"""GPU whose host counts as the usual CPU."""
 EVENTS = 5.0
-"""Microseconds of both events and the shortest kernel."""
-QUANTILE = 200
-"""The shortest of so many times."""
+"""Microseconds of both events and of the shortest kernel."""
+TIMES_PER_SHORTEST = 200
+"""One in so many times counts as the shortest."""
 
 
 def shortest(folder: Path) -> dict[str, dict[str, float]]:
-    """Microseconds by GPU and operator; convolutions are never that short."""
+    """Return the shortest microseconds by GPU and operator; without convolutions, which are never that
+    short."""
     times: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in rows(folder):
-        if one.source == "neusight" and one.family != "convolution":
-            times[one.gpu, one.op].append(one.raw)
-    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows(folder):
+        if row.source == "neusight" and row.family != "convolution":
+            times[row.gpu, row.op].append(row.raw)
+    by_gpu: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for (gpu, op), mine in times.items():
-        found[gpu][op] = sorted(mine)[len(mine) // QUANTILE]
-    return found
+        by_gpu[gpu][op] = sorted(mine)[len(mine) // TIMES_PER_SHORTEST]
+    return by_gpu
 
 
 def sheet(folder: Path) -> str:
-    found = shortest(folder)
-    call, usual = EVENTS + USUAL.call / 1e3, found[REFERENCE]
+    by_gpu = shortest(folder)
+    call, usual = EVENTS + USUAL.call / 1e3, by_gpu[REFERENCE]
     table: list[list[object]] = []
-    for gpu, mine in sorted(found.items()):
+    for gpu, mine in sorted(by_gpu.items()):
         times = [(mine[op] - call) / (usual[op] - call) for op in mine if op in usual]
         low, middle, high = statistics.quantiles(times, n=4)
         cells = [f"{middle:.2f} ({low:.2f} to {high:.2f})", f"{of_machines_with(gpu):g}"]
@@ -51,9 +52,10 @@ def sheet(folder: Path) -> str:
     text = _sheet.header(
         "CPUs beside GPUs",
         "python benchmarks/hosts_beside.py FOLDER --write",
-        f"the shortest of {QUANTILE} times of each operator, less {EVENTS:g} µs for events and kernel and "
-        f"{USUAL.call / 1e3:g} µs for the launch, in parts of the same beside {REFERENCE}: median over "
-        "operators (quartiles). One machine of each GPU; estimates take what the last column says",
+        f"the shortest of {TIMES_PER_SHORTEST} times of each operator, less {EVENTS:g} µs for events and "
+        f"kernel and {USUAL.call / 1e3:g} µs for the launch, in parts of the same beside {REFERENCE}: "
+        "median over operators (quartiles). One machine of each GPU; estimates take what the last column "
+        "says",
     )
     return text + _sheet.table(["GPU", "operators", "shortest, µs", "times as long", "taken"], table)
 
@@ -64,10 +66,10 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
-    text = sheet(asked.folder)
+    options = parser.parse_args()
+    text = sheet(options.folder)
     print(text)
-    if asked.write:
+    if options.write:
         _sheet.write("hosts_beside", text)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import _sheet
 import numpy as np
 from _kernel_models import runs
-from estimate import profiled
+from estimate import read_profiles
 from kernel_times import GPUS, of_its_class
 
 from gapless.analyze.estimate.draws import interval, paces
@@ -23,13 +23,16 @@ METHOD = (
 )
 
 
-def told(entries: Iterable[tuple[Entry, int]], gpu: Gpu, real: float) -> tuple[float, float, bool]:
-    """Estimated over real, the interval's ends over each other, and whether the real time is within."""
-    times, found = Times(gpu), list(entries)
-    first = {(one.name, one.inputs, one.dtype): one for one, _ in reversed(found)}
-    asked = [first[one.name, one.inputs, one.dtype] for one, _ in found]
-    length = np.array([times.timed(one).device * count for one, count in found], float)
-    total = interval(length.sum(), [(length * one.device).sum() for one in paces(asked, times.doubt, 0.0)])
+def compare(entries: Iterable[tuple[Entry, int]], gpu: Gpu, real: float) -> tuple[float, float, bool]:
+    """Return estimated over real time, the ratio of the interval's ends, and whether the real time is
+    inside."""
+    times, entry_list = Times(gpu), list(entries)
+    first = {(entry.name, entry.inputs, entry.dtype): entry for entry, _ in reversed(entry_list)}
+    representatives = [first[entry.name, entry.inputs, entry.dtype] for entry, _ in entry_list]
+    length = np.array([times.timed(entry).device * count for entry, count in entry_list], float)
+    total = interval(
+        length.sum(), [(length * pace.device).sum() for pace in paces(representatives, times.doubt, 0.0)]
+    )
     return total.likely / real, total.most / max(total.least, 1), total.least <= real <= total.most
 
 
@@ -42,12 +45,12 @@ def main() -> None:
         if run.gpu in GPUS:
             for kind, gpu in (("own shares", GPUS[run.gpu]), ("class", of_its_class(GPUS[run.gpu]))):
                 groups.setdefault(f"whole runs in fp32, {kind}", []).append(
-                    told(run.entries(), gpu, run.us * 1e3)
+                    compare(run.entries(), gpu, run.us * 1e3)
                 )
-    for one in profiled(folder / "traces"):
-        real = sum(max(sample.device, 500) for sample in one.operators)
-        entries = [(sample.entry, 1) for sample in one.operators]
-        groups.setdefault("profiles", []).append(told(entries, one.gpu, real))
+    for profile in read_profiles(folder / "traces"):
+        real = sum(max(sample.device, 500) for sample in profile.operators)
+        entries = [(sample.entry, 1) for sample in profile.operators]
+        groups.setdefault("profiles", []).append(compare(entries, profile.gpu, real))
     rows: list[list[object]] = []
     for name, members in groups.items():
         off, wide, within = (np.array(column) for column in zip(*members, strict=True))

@@ -38,17 +38,17 @@ MEMORY = {"native_layer_norm": "ln", "_softmax": "softmax", "embedding": "embedd
 ELEMENTWISE = ("add", "mul", "div", "pow", "relu", "gelu", "tanh")
 
 
-def described(entry: Entry) -> tuple[str, str, tuple[int, ...]] | None:
-    """Family, operator and sizes of a row; None where the tables have no such row."""
-    asked, stem = work(entry), stem_of(entry.name).rstrip("_")
+def describe(entry: Entry) -> tuple[str, str, tuple[int, ...]] | None:
+    """Return the family, operator and sizes of a row; None if the tables have no such row."""
+    request, stem = work(entry), stem_of(entry.name).rstrip("_")
     if entry.dtype not in TYPES:
         return None
-    if asked.family == MATMUL and len(asked.products) == 1:
+    if request.family == MATMUL and len(request.products) == 1:
         op = "bmm" if "bmm" in stem else "linear" if stem in ("addmm", "linear") else "mm"
-        return MATMUL, op, asked.products[0]
-    if asked.family == CONVOLUTION and "backward" not in stem:
+        return MATMUL, op, request.products[0]
+    if request.family == CONVOLUTION and "backward" not in stem:
         return _convolution(entry)
-    if asked.family == ATTENTION and asked.causal and not asked.backward:
+    if request.family == ATTENTION and request.causal and not request.backward:
         batch, heads, length, size = entry.inputs[0]
         return ATTENTION, "flash_causal_fw", (batch, length, heads, entry.inputs[1][1], size)
     shape = entry.outputs[0] if entry.outputs else ()
@@ -56,21 +56,27 @@ def described(entry: Entry) -> tuple[str, str, tuple[int, ...]] | None:
         return None
     sizes = (math.prod(shape[:-1]), shape[-1])
     if stem in MEMORY or entry.name.endswith("::_softmax"):
-        return asked.family, MEMORY.get(stem, "softmax"), sizes
-    if stem in ELEMENTWISE and all(one in ((), shape) for one in entry.inputs):
-        alone = sum(one == shape for one in entry.inputs) == 1 and stem in ("add", "mul", "div", "pow")
+        return request.family, MEMORY.get(stem, "softmax"), sizes
+    if stem in ELEMENTWISE and all(sizes_in in ((), shape) for sizes_in in entry.inputs):
+        alone = sum(sizes_in == shape for sizes_in in entry.inputs) == 1 and stem in (
+            "add",
+            "mul",
+            "div",
+            "pow",
+        )
         return "pointwise", stem + "u" * alone, sizes
     return None
 
 
 def _convolution(entry: Entry) -> tuple[str, str, tuple[int, ...]] | None:
-    """Square ones without groups, whose stride and padding follow from their sides."""
+    """Describe a square convolution without groups whose stride and padding follow from its sides; else
+    None."""
     source, weight = entry.inputs[:2]
-    made = entry.outputs[0] if entry.outputs else ()
-    if len(source) != 4 or len(made) != 4 or source[1] != weight[1]:
+    output = entry.outputs[0] if entry.outputs else ()
+    if len(source) != 4 or len(output) != 4 or source[1] != weight[1]:
         return None
-    side, window, out = source[2], weight[2], made[2]
-    if source[3] != side or weight[3] != window or made[3] != out:
+    side, window, out = source[2], weight[2], output[2]
+    if source[3] != side or weight[3] != window or output[3] != out:
         return None
     for stride, padding in ((1, window // 2), (1, 0), (2, window // 2), (window, 0)):
         if (side + 2 * padding - window) // stride + 1 == out:
@@ -79,28 +85,28 @@ def _convolution(entry: Entry) -> tuple[str, str, tuple[int, ...]] | None:
 
 
 def rows(path: Path) -> tuple[list[list[object]], int]:
-    """The rows of one profile, and how many operators have none."""
+    """Return the rows of one profile, and the number of operators without a row."""
     timeline = read(path)
     name = timeline.facts.gpus[0].name if timeline.facts.gpus else "unknown"
     gpu = next((table for table, card in GPUS.items() if card.name == name), name)
     times: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
     left = 0
-    for one in samples(path):
-        found = described(one.entry)
-        if found is None or one.device <= 0:
+    for sample in samples(path):
+        description = describe(sample.entry)
+        if description is None or sample.device <= 0:
             left += 1
             continue
-        family, op, sizes = found
-        times[family, op, TYPES[one.entry.dtype], "x".join(map(str, sizes))].append(one.device / 1e3)
+        family, op, sizes = description
+        times[family, op, TYPES[sample.entry.dtype], "x".join(map(str, sizes))].append(sample.device / 1e3)
     origin = f"profile/{path.name.split('.')[0]}"
     return [[gpu, *key, round(statistics.median(us), 3), "", "", origin] for key, us in times.items()], left
 
 
-def written(paths: Sequence[Path]) -> Iterator[list[object]]:
+def all_rows(paths: Sequence[Path]) -> Iterator[list[object]]:
     for path in paths:
-        found, left = rows(path)
-        print(f"{path.name}: {len(found)} rows; {left} operators that the tables have no row for")
-        yield from found
+        profile_rows, left = rows(path)
+        print(f"{path.name}: {len(profile_rows)} rows; {left} operators that the tables have no row for")
+        yield from profile_rows
 
 
 def main() -> None:
@@ -109,11 +115,11 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("profiles", type=Path, nargs="+")
-    asked = parser.parse_args()
-    with gzip.open(asked.out, "wt", newline="") as file:
+    options = parser.parse_args()
+    with gzip.open(options.out, "wt", newline="") as file:
         table = csv.writer(file)
         table.writerow(COLUMNS)
-        table.writerows(written(asked.profiles))
+        table.writerows(all_rows(options.profiles))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ SETS = ("tutorials", "liger", "fla")
 
 @dataclass
 class Outcome:
-    """What became of a case: `error` is "" where it ran; `difference` of the largest kind, relative."""
+    """The result of a case: `error` is "" if it ran; `difference` is the largest, relative."""
 
     case: Case
     error: str = ""
@@ -59,28 +59,28 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
-    def good(self) -> bool:
+    def is_good(self) -> bool:
         if self.case.refused:
             return self.error.startswith("CompilationError")
         return not self.error and not self.failed and self.difference <= self.case.tolerance
 
     @property
-    def state(self) -> str:
-        """In a word."""
-        if not self.good:
+    def state_word(self) -> str:
+        """The state in one word."""
+        if not self.is_good:
             return "WRONG"
         return "refused" if self.case.refused else "right" if self.case.plain else "ran"
 
 
-class Watch:
-    """Which kernels are launched inside its block, and which of them were not evaluated."""
+class LaunchWatch:
+    """Records which kernels are launched inside its block, and which were not evaluated."""
 
     def __init__(self) -> None:
         self.launched: set[str] = set()
         self.failed: dict[str, str] = {}
         self._real = (launches.TritonLaunches._record, launches.TritonLaunches._unknown)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> LaunchWatch:
         record, unknown = self._real
 
         def recorded(this: Any, compiled: Any, *rest: Any) -> None:
@@ -100,93 +100,97 @@ class Watch:
 
 
 def full_name(kernel: Any) -> str:
-    """``package.module.kernel``."""
+    """Return ``package.module.kernel``."""
     while not inspect.isfunction(kernel):
         kernel = kernel.fn
     return f"{kernel.__module__}.{kernel.__qualname__}"
 
 
-def outputs(result: Any) -> list[Tensor]:
-    """The tensors with numbers in a result."""
+def float_tensors(result: Any) -> list[Tensor]:
+    """Return the floating-point tensors of a result."""
     items = result if isinstance(result, (list, tuple)) else (result,)
-    return [one for one in items if isinstance(one, Tensor) and one.is_floating_point()]
+    return [tensor for tensor in items if isinstance(tensor, Tensor) and tensor.is_floating_point()]
 
 
 def run(case: Case, device: str, begin: Callable[[], None] = lambda: None) -> dict[str, Tensor]:
-    """Results and gradients of a case; `begin` is called when its inputs are where they should be."""
-    given = case.made()
+    """Return the results and gradients of a case; `begin` is called once the inputs are on the device."""
+    inputs = case.made()
     leaves: dict[str, Tensor] = {}
-    for name, value in vars(given).items():
+    for name, value in vars(inputs).items():
         if isinstance(value, Tensor):
             moved = value.detach().to(device)
-            setattr(given, name, moved.requires_grad_(value.requires_grad and case.backward))
-            leaves[name] = getattr(given, name)
+            setattr(inputs, name, moved.requires_grad_(value.requires_grad and case.backward))
+            leaves[name] = getattr(inputs, name)
     begin()
     function = case.run if device == "cuda" else case.plain
     assert function is not None
-    made = outputs(function(given))
-    found = {f"result {n}": one for n, one in enumerate(made)}
+    results = float_tensors(function(inputs))
+    tensors = {f"result {n}": tensor for n, tensor in enumerate(results)}
     if case.backward:
         generator = torch.Generator().manual_seed(1)
         total = sum(
-            (one.float() * weights(one.shape, generator, device)).sum() for one in made if one.requires_grad
+            (result.float() * weights(result.shape, generator, device)).sum()
+            for result in results
+            if result.requires_grad
         )
         if isinstance(total, Tensor):
             total.backward()
-        found |= {f"gradient of {name}": one.grad for name, one in leaves.items() if one.grad is not None}
-    return found
+        tensors |= {
+            f"gradient of {name}": leaf.grad for name, leaf in leaves.items() if leaf.grad is not None
+        }
+    return tensors
 
 
 def weights(shape: torch.Size, generator: torch.Generator, device: str) -> Tensor:
-    """What results are summed with: not waited for, so that what is counted is the case's."""
-    made = torch.randn(shape, generator=generator)
-    return made if device == "cpu" else made.pin_memory().to(device, non_blocking=True)
+    """Return weights to sum results with, copied without a wait so that only the case's waits count."""
+    random = torch.randn(shape, generator=generator)
+    return random if device == "cpu" else random.pin_memory().to(device, non_blocking=True)
 
 
-def compared(got: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float, str]:
-    """The largest difference, in parts of the largest number of the same tensor, and where."""
+def largest_difference(got: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[float, str]:
+    """Return the largest difference relative to its tensor's largest number, and the tensor's name."""
     worst = (0.0, "")
-    for name, one in expected.items():
+    for name, wanted in expected.items():
         other = got.get(name)
         if other is None:
             return float("inf"), f"{name} is missing"
-        if other.shape != one.shape:
-            return float("inf"), f"{name} has shape {tuple(other.shape)}, not {tuple(one.shape)}"
-        scale = max(float(one.float().abs().max()), 1e-6)
-        difference = float((other.float() - one.float()).abs().max()) / scale
+        if other.shape != wanted.shape:
+            return float("inf"), f"{name} has shape {tuple(other.shape)}, not {tuple(wanted.shape)}"
+        scale = max(float(wanted.float().abs().max()), 1e-6)
+        difference = float((other.float() - wanted.float()).abs().max()) / scale
         worst = max(worst, (difference if difference == difference else float("inf"), name))
     return worst
 
 
 def places(session: Any) -> Counter[str]:
-    """Where waits are and how many, but for what this file copies itself."""
-    found: Counter[str] = Counter()
+    """Count waits by place, without those of this file's own copies."""
+    counts_at: Counter[str] = Counter()
     for event in session.events:
         for line in session.sites[event.site].stack[:1]:
             if Path(line.file) != Path(__file__):
                 short = line.file.rpartition("/site-packages/")[2].rpartition("/kernel_cases/")[2]
-                found[f"{short}:{line.line}"] += event.waits
-    return found
+                counts_at[f"{short}:{line.line}"] += event.waits
+    return counts_at
 
 
-def tried(case: Case) -> Outcome:
-    """Run a case on the emulated device and in plain torch."""
+def try_case(case: Case) -> Outcome:
+    """Run a case on the emulated device and in plain torch; compare."""
     outcome = Outcome(case)
-    watch = Watch()
+    watch = LaunchWatch()
     try:
-        with watch, gapless.emulate() as seen, case.turned():
+        with watch, gapless.emulate() as emulated, case.turned():
             start: list[float] = []
-            got = run(case, "cuda", lambda: start.extend((time.perf_counter(), seen.waits)))
+            got = run(case, "cuda", lambda: start.extend((time.perf_counter(), emulated.waits)))
             outcome.seconds = time.perf_counter() - start[0]
-            outcome.waits = seen.waits - int(start[1])
-            outcome.places = places(seen.session)
-            got = {name: one.detach().cpu() for name, one in got.items()}
+            outcome.waits = emulated.waits - int(start[1])
+            outcome.places = places(emulated.session)
+            got = {name: tensor.detach().cpu() for name, tensor in got.items()}
         if case.plain is not None:
             begin = time.perf_counter()
             expected = run(case, "cpu")
             outcome.plain_seconds = time.perf_counter() - begin
-            outcome.difference, outcome.worst = compared(
-                got, {name: one.detach() for name, one in expected.items()}
+            outcome.difference, outcome.worst = largest_difference(
+                got, {name: tensor.detach() for name, tensor in expected.items()}
             )
     except Exception as error:
         outcome.error = f"{type(error).__name__}: {error}".split("\n")[0][:160]
@@ -198,17 +202,17 @@ def tried(case: Case) -> Outcome:
 
 @dataclass
 class Package:
-    """What a package has: the source of each kernel that it launches, and why modules cannot be imported."""
+    """A package's launched kernels with their source, and reasons why modules cannot be imported."""
 
     kernels: dict[str, str] = field(default_factory=dict)
     closed: dict[str, list[str]] = field(default_factory=dict)
 
 
-def read(package: str) -> Package:
-    """Import all modules of `package`, and find the functions under ``@triton.jit`` that they launch."""
+def read_package(package: str) -> Package:
+    """Import all modules of `package`; return the ``@triton.jit`` functions they launch."""
     from triton.runtime.jit import JITFunction
 
-    found = Package()
+    package_kernels = Package()
     texts: list[str] = []
     for name in modules_of(package):
         try:
@@ -216,33 +220,36 @@ def read(package: str) -> Package:
             texts.append(Path(module.__file__).read_text() if module.__file__ else "")
         except Exception as error:
             reason = re.sub(r" \(.*", "", f"{error}".split("\n")[0].split(". ")[0])
-            found.closed.setdefault(reason, []).append(name)
+            package_kernels.closed.setdefault(reason, []).append(name)
             continue
         for value in vars(module).values():
             inner = value
             while not isinstance(inner, JITFunction) and hasattr(inner, "fn"):
                 inner = inner.fn
             if isinstance(inner, JITFunction) and inner.fn.__module__.split(".")[0] == package.split(".")[0]:
-                found.kernels[full_name(inner)] = inspect.getsource(inner.fn)
+                package_kernels.kernels[full_name(inner)] = inspect.getsource(inner.fn)
     launched = set(re.findall(r"(\w+)\s*\[", "\n".join(texts)))
-    found.kernels = {
-        name: source for name, source in found.kernels.items() if name.rpartition(".")[2] in launched
+    package_kernels.kernels = {
+        name: source
+        for name, source in package_kernels.kernels.items()
+        if name.rpartition(".")[2] in launched
     }
-    return found
+    return package_kernels
 
 
 def modules_of(package: str) -> list[str]:
     root = importlib.import_module(package)
     inner = pkgutil.walk_packages(getattr(root, "__path__", ()), f"{package}.", onerror=lambda _: None)
-    return [package, *(one.name for one in inner)]
+    return [package, *(info.name for info in inner)]
 
 
-def line(outcome: Outcome) -> str:
+def result_line(outcome: Outcome) -> str:
     more = outcome.error or "; ".join(f"{k}: {v}" for k, v in outcome.failed.items())
-    if not more and not outcome.good:
+    if not more and not outcome.is_good:
         more = f"{outcome.worst} differs by {outcome.difference:.1e}"
     return (
-        f"{outcome.state:7} {outcome.case.name:45} {outcome.difference:8.1e} {outcome.seconds:6.2f} s  {more}"
+        f"{outcome.state_word:7} {outcome.case.name:45} {outcome.difference:8.1e} "
+        f"{outcome.seconds:6.2f} s  {more}"
     )
 
 
@@ -257,7 +264,7 @@ def main() -> int:
     parts, bad = [], 0
     for name in SETS:
         if wishes.only in (None, name):
-            text, failures = part(name, wishes.case)
+            text, failures = run_set(name, wishes.case)
             parts.append(text)
             bad += failures
     if wishes.write:
@@ -274,61 +281,61 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def part(name: str, only: str) -> tuple[str, int]:
-    """One set: its part of the sheet, and how many cases failed."""
+def run_set(name: str, only: str) -> tuple[str, int]:
+    """Run one set; return its part of the sheet and the number of failed cases."""
     try:
         cases = importlib.import_module(f"kernel_cases.{name}")
         with gapless.emulate():  # libraries ask for a GPU when they are imported
-            package = read(cases.PACKAGE)
+            package = read_package(cases.PACKAGE)
     except ModuleNotFoundError as error:
         print(f"{name}: left out, {error}")
         return f"## {name}\n\nNot installed ({error}).\n", 0
     results = []
     for case in cases.CASES:
         if only in case.name:
-            results.append(tried(case))
-            print(line(results[-1]), flush=True)
-    bad = [result for result in results if not result.good]
-    counted = "\n".join((*counts(cases, package, results), *absent(cases, package, results)))
+            results.append(try_case(case))
+            print(result_line(results[-1]), flush=True)
+    bad = [result for result in results if not result.is_good]
+    counted = "\n".join((*summarize(cases, package, results), *list_absent(cases, package, results)))
     print(counted)
     return _text(cases, results, counted), len(bad)
 
 
-def counts(cases: Any, package: Package, results: list[Outcome]) -> list[str]:
-    """How many kernels were launched and evaluated, those for other devices apart; how many cases hold."""
-    launched = {one for result in results for one in result.launched}
-    failed = {one for result in results for one in result.failed}
-    refused = {result.case.refused for result in results if result.state == "refused"}
+def summarize(cases: Any, package: Package, results: list[Outcome]) -> list[str]:
+    """Return lines that count launched and evaluated kernels, and cases that hold."""
+    launched = {name for result in results for name in result.launched}
+    failed = {name for result in results for name in result.failed}
+    refused = {result.case.refused for result in results if result.state_word == "refused"}
     other, words = getattr(cases, "ELSEWHERE", ("", ""))
     lines = []
     for apart in ["", other] if other else [""]:
-        known = {one for one in package.kernels if bool(other and other in one) == bool(apart)}
-        here = known & launched
+        names = {name for name in package.kernels if bool(other and other in name) == bool(apart)}
+        here = names & launched
         where = f"{cases.PACKAGE} {words}" if apart else cases.PACKAGE
-        text = f"- {len(known)} kernels are launched somewhere in {where}: "
+        text = f"- {len(names)} kernels are launched somewhere in {where}: "
         text += f"{len(here)} were here, {len(here - failed)} of them evaluated"
-        if known & refused:
-            text += f"; {len(known & refused)} are refused by Triton's own compiler"
+        if names & refused:
+            text += f"; {len(names & refused)} are refused by Triton's own compiler"
         lines.append(f"{text}.")
-    right = sum(result.good for result in results)
-    where = sum((one.places for one in results), Counter[str]())
+    right = sum(result.is_good for result in results)
+    where = sum((result.places for result in results), Counter[str]())
     return [
         *lines,
         f"- {right} of {len(results)} cases are as they should be "
-        f"({sum(one.case.plain is None for one in results)} have no reference); "
-        f"{sum(one.waits for one in results)} waits"
+        f"({sum(result.case.plain is None for result in results)} have no reference); "
+        f"{sum(result.waits for result in results)} waits"
         + (": " if where else "")
         + ", ".join(f"{count} at `{place}`" for place, count in where.most_common())
         + ".",
     ]
 
 
-def absent(cases: Any, package: Package, results: list[Outcome]) -> list[str]:
-    """Kernels that no case launches and modules that cannot be imported, with the reasons."""
+def list_absent(cases: Any, package: Package, results: list[Outcome]) -> list[str]:
+    """List kernels that no case launches and modules that cannot be imported, with reasons."""
     import triton
 
-    launched = {one for result in results for one in result.launched}
-    refused = {result.case.refused for result in results if result.state == "refused"}
+    launched = {name for result in results for name in result.launched}
+    refused = {result.case.refused for result in results if result.state_word == "refused"}
     other, words = getattr(cases, "ELSEWHERE", ("", ""))
     groups: dict[str, list[str]] = {}
     for name in sorted(set(package.kernels) - launched):
@@ -341,7 +348,9 @@ def absent(cases: Any, package: Package, results: list[Outcome]) -> list[str]:
     lines = [f"- {len(names)} {reason}: {', '.join(names)}." for reason, names in groups.items()]
     for reason, modules in sorted(package.closed.items()):
         count = f"{len(modules)} modules" if len(modules) > 1 else "1 module"
-        lines.append(f"- {count} cannot be imported ({reason}): {', '.join(f'`{one}`' for one in modules)}.")
+        lines.append(
+            f"- {count} cannot be imported ({reason}): {', '.join(f'`{module}`' for module in modules)}."
+        )
     return lines
 
 
@@ -359,15 +368,18 @@ def _text(cases: Any, results: list[Outcome], counted: str) -> str:
     words = {"right": "yes", "ran": "not compared", "refused": "refused", "WRONG": "no"}
     rows: list[list[object]] = [
         [
-            one.case.name,
-            len(one.launched),
-            words[one.state],
-            f"{one.difference:.0e}" if one.case.plain and not one.error else "",
-            one.waits,
-            f"{one.seconds:.2f}",
-            one.error or "; ".join(one.failed.values()) or ("" if one.good else one.worst) or one.case.why,
+            result.case.name,
+            len(result.launched),
+            words[result.state_word],
+            f"{result.difference:.0e}" if result.case.plain and not result.error else "",
+            result.waits,
+            f"{result.seconds:.2f}",
+            result.error
+            or "; ".join(result.failed.values())
+            or ("" if result.is_good else result.worst)
+            or result.case.why,
         ]
-        for one in results
+        for result in results
     ]
     text = f"## {cases.DISTRIBUTION or cases.PACKAGE}{version}\n\n{counted}\n\n"
     text += _sheet.table(["case", "kernels", "right", "difference", "waits", "seconds", "remark"], rows)

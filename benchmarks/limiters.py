@@ -33,14 +33,14 @@ PACKAGES = (
     "accelerate", "faster-coco-eval", "opencv-python-headless", "pycocotools", "pydantic",
     "pytorch_lightning", "scipy", "supervision", "timm", "torchmetrics", "transformers",
 )  # fmt: skip
-"""What the model needs; those of `ALONE` ask for another torch, or another version of what is there."""
+"""Requirements of the models; those in `ALONE` pin other versions and are installed without dependencies."""
 
 
 class Case(NamedTuple):
-    """A script and its arguments on a GPU; published milliseconds of a step and of its GPU work, kernels
-    (none: not published), and the number of the source."""
+    """A script with its arguments on a GPU; published milliseconds of a step and of its GPU work, kernels
+    (0: not published), and the source's number."""
 
-    what: str
+    label: str
     gpu: str
     words: str
     step: float
@@ -54,12 +54,13 @@ class Case(NamedTuple):
 
 
 def _rfdetr(gpu: str, words: str, step: float, busy: float, kernels: int) -> Case:
-    what = f"RF-DETR {words.replace(' --', ', ')}"
-    return Case(what, gpu, f"_published_rfdetr.py {words}", step, busy, kernels, 1)
+    label = f"RF-DETR {words.replace(' --', ', ')}"
+    return Case(label, gpu, f"_published_rfdetr.py {words}", step, busy, kernels, 1)
 
 
 def _resnet(batch: int, eager: float, captured: float) -> Case:
-    """A row of the table of steps launched one by one and from a captured graph, three steps each."""
+    """Return a case from the table of steps launched one by one and from a captured graph, three steps
+    each."""
     words = f"_published_models.py resnet50 --batch {batch} --train --adam"
     plural = "image" if batch == 1 else "images"
     return Case(f"ResNet-50, {batch} {plural}", "v100", words, eager / 3, min(captured, eager) / 3, 0, 2)
@@ -90,8 +91,8 @@ SOURCES = (
 )
 
 
-def make() -> None:
-    """Make the environment where there is none."""
+def make_environment() -> None:
+    """Make the environment unless it exists."""
     done = FOLDER / "made"
     if done.exists():
         return
@@ -109,10 +110,10 @@ def make() -> None:
     done.touch()
 
 
-def checked(case: Case) -> Estimate:
-    """What a check says of it."""
+def estimate_of(case: Case) -> Estimate:
+    """Return the estimate of a check of the case."""
     if not case.session.exists():
-        make()
+        make_environment()
         SESSIONS.mkdir(exist_ok=True)
         script, *words = case.words.split()
         command = [str(PYTHON), "-m", "gapless", "check", "--dry", "--gpu", case.gpu, "--host", "usual"]
@@ -126,44 +127,48 @@ def checked(case: Case) -> Estimate:
     return estimate
 
 
-class Said(NamedTuple):
-    """Whether the likeliest limiter is the right one, how it is given to users, and how likely it is."""
+class Statement(NamedTuple):
+    """Whether the likeliest limiter is right, the words users read, and its probability."""
 
     right: bool
     words: str
-    sure: float
+    certainty: float
 
 
-def said(estimate: Estimate, limiter: str) -> Said:
-    words = "almost certainly" if estimate.sure >= SURE else "probably" if estimate.clear else "cannot tell"
-    return Said(estimate.limiter == limiter, words, estimate.sure)
+def judge(estimate: Estimate, limiter: str) -> Statement:
+    words = (
+        "almost certainly" if estimate.certainty >= SURE else "probably" if estimate.clear else "cannot tell"
+    )
+    return Statement(estimate.limiter == limiter, words, estimate.certainty)
 
 
-def row(case: Case) -> tuple[list[object], Said]:
-    """Cells of the sheet, and what is said."""
+def row(case: Case) -> tuple[list[object], Statement]:
+    """Return a row of the sheet, and the statement in it."""
     print(f"{case.what}, {case.gpu} …", file=sys.stderr)
-    estimate = checked(case)
+    estimate = estimate_of(case)
     limiter = "device" if case.busy >= BUSY * case.step else "host"
     least, likely, most = (
         time / 1e6 for time in (estimate.step.least, estimate.step.likely, estimate.step.most)
     )
-    told = said(estimate, limiter)
+    statement = judge(estimate, limiter)
     cells: list[object] = [
         case.what, estimate.gpu.removeprefix("NVIDIA "), f"{case.step:.0f}",
         f"{likely:.0f} ({least:.0f}–{most:.0f})", f"{case.busy:.1f} ({case.busy / case.step:.0%})",
         f"{estimate.device / 1e6:.1f}", case.kernels or "–", round(estimate.launches), limiter,
-        f"{told.words} {estimate.limiter} ({told.sure:.0%})", "yes" if told.right else "NO", case.source,
+        f"{statement.words} {estimate.limiter} ({statement.certainty:.0%})",
+        "yes" if statement.right else "NO",
+        case.source,
     ]  # fmt: skip
-    return cells, told
+    return cells, statement
 
 
-def calibration(answers: list[Said]) -> str:
-    """How many of the statements are right, by the words in which users are given them."""
+def calibration(answers: list[Statement]) -> str:
+    """Return a table of right statements by the words in which users read them."""
     rows = []
     for words in ("almost certainly", "probably", "cannot tell"):
-        mine = [one for one in answers if one.words == words]
-        mean = sum(one.sure for one in mine) / len(mine) if mine else 0.0
-        rows.append([words, len(mine), sum(one.right for one in mine), f"{mean:.0%}" if mine else "–"])
+        mine = [answer for answer in answers if answer.words == words]
+        mean = sum(answer.certainty for answer in mine) / len(mine) if mine else 0.0
+        rows.append([words, len(mine), sum(answer.right for answer in mine), f"{mean:.0%}" if mine else "–"])
     return _sheet.table(["said", "steps", "right", "how sure, mean"], rows)
 
 
@@ -183,7 +188,7 @@ def sheet() -> str:
          "limited by", "said", "right", "source"],
         list(table),
     )  # fmt: skip
-    right = sum(one.right for one in answers)
+    right = sum(answer.right for answer in answers)
     text += (
         f"\nThe likeliest limiter is right in {right} of {len(answers)}.\n\n{calibration(list(answers))}\n"
     )
@@ -191,4 +196,4 @@ def sheet() -> str:
 
 
 if __name__ == "__main__":
-    _sheet.main("limiters", __doc__ or "", lambda asked: sheet())
+    _sheet.main("limiters", __doc__ or "", lambda options: sheet())

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WIDTH, INNER, WORDS, HEADS, KEYS, HEAD = 4096, 14336, 128256, 32, 8, 128
-"""Llama 3.1 8B's."""
+"""Sizes of Llama 3.1 8B."""
 JOINED = {
     "qkv_proj": (WIDTH + 2 * KEYS * HEAD, WIDTH),
     "o_proj": (WIDTH, WIDTH),
@@ -32,12 +32,12 @@ APART = {
     "lm_head": (WORDS, WIDTH),
 }
 """Columns and depth of each layer's matrix product."""
-LONG = 100.0
-"""Microseconds from which on an activation is the sum of its passes over memory."""
+MIN_ACTIVATION_US = 100.0
+"""Microseconds; longer activations take the sum of their passes over memory."""
 NEW = "profiler/perf/RTX4090/meta-llama/Llama-3.1-8B/bf16/tp1"
 OLD = "profiler/v0/perf_models/{}/meta-llama/Llama-3.1-8B/tp1/layers.csv"
 COLUMNS = ("gpu", "family", "op", "dtype", "dims", "us", "kernel", "grid", "source")
-Made = tuple[str, str, str, str, str, float]
+TableRow = tuple[str, str, str, str, str, float]
 
 
 def main() -> None:
@@ -46,9 +46,9 @@ def main() -> None:
     )
     parser.add_argument("checkout", type=Path)
     parser.add_argument("folder", type=Path)
-    asked = parser.parse_args()
-    rows = list(table(asked.checkout))
-    path = asked.folder / "llmservingsim_kernels.csv.gz"
+    options = parser.parse_args()
+    rows = list(table(options.checkout))
+    path = options.folder / "llmservingsim_kernels.csv.gz"
     with gzip.open(path, "wt", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -56,41 +56,41 @@ def main() -> None:
     print(f"{path}: {len(rows)} rows")
 
 
-def table(checkout: Path) -> Iterator[Made]:
-    """The rows of all three cards; the older tables' at the newer one's numbers of tokens."""
+def table(checkout: Path) -> Iterator[TableRow]:
+    """Yield the rows of all three cards; the older tables' rows at the newer one's token counts."""
     dense = read(checkout / NEW / "dense.csv")
-    for one in dense:
-        if one["layer"] in JOINED:
-            yield product("RTX-4090", "bf16", one["layer"], one["tokens"], JOINED, float(one["time_us"]))
-    for one in read(checkout / NEW / "per_sequence.csv"):
-        if one["layer"] == "lm_head":
-            yield product("RTX-4090", "bf16", "lm_head", one["sequences"], APART, float(one["time_us"]))
-    for one in read(checkout / NEW / "attention.csv"):
-        if one["kv_prefill"] == one["n_decode"] == one["kv_decode"] == "0":
-            dims = f"1x{one['prefill_chunk']}x{HEADS}x{KEYS}x{HEAD}"
-            yield "RTX-4090", "attention", "flash_causal_fw", "bf16", dims, float(one["time_us"])
-    tokens = {one["tokens"] for one in dense}
+    for row in dense:
+        if row["layer"] in JOINED:
+            yield product_row("RTX-4090", "bf16", row["layer"], row["tokens"], JOINED, float(row["time_us"]))
+    for row in read(checkout / NEW / "per_sequence.csv"):
+        if row["layer"] == "lm_head":
+            yield product_row("RTX-4090", "bf16", "lm_head", row["sequences"], APART, float(row["time_us"]))
+    for row in read(checkout / NEW / "attention.csv"):
+        if row["kv_prefill"] == row["n_decode"] == row["kv_decode"] == "0":
+            dims = f"1x{row['prefill_chunk']}x{HEADS}x{KEYS}x{HEAD}"
+            yield "RTX-4090", "attention", "flash_causal_fw", "bf16", dims, float(row["time_us"])
+    tokens = {row["tokens"] for row in dense}
     for folder, gpu in (("RTX3090", "RTX-3090"), ("A6000", "RTX-A6000")):
-        for one in read(checkout / OLD.format(folder)):
-            if one["input"] in tokens:
-                yield from older(gpu, one)
+        for row in read(checkout / OLD.format(folder)):
+            if row["input"] in tokens:
+                yield from older_row(gpu, row)
 
 
-def older(gpu: str, one: dict[str, str]) -> Iterator[Made]:
-    """The row of one layer of the older tables, if it is of a kind that is estimated."""
-    us, name, tokens = int(one["latency(ns)"]) / 1e3, one["layer_name"], int(one["input"])
+def older_row(gpu: str, row: dict[str, str]) -> Iterator[TableRow]:
+    """Yield the row of a layer of the older tables, if its kind is estimated."""
+    us, name, tokens = int(row["latency(ns)"]) / 1e3, row["layer_name"], int(row["input"])
     if name in APART:
-        yield product(gpu, "fp16", name, str(tokens), APART, us)
+        yield product_row(gpu, "fp16", name, str(tokens), APART, us)
     elif name == "embedding":
         yield gpu, "gather", "embedding", "fp16", f"{tokens}x{WIDTH}", us
-    elif name == "act_fn" and us >= LONG:
-        # SiLU and a product, two and three passes over as many numbers: those of a ReLU of 5/2 as many
+    elif name == "act_fn" and us >= MIN_ACTIVATION_US:
+        # SiLU and a product move two and three passes: as a ReLU over 5/2 as many elements
         yield gpu, "pointwise", "relu", "fp16", f"{tokens}x{INNER * 5 // 2}", us
 
 
-def product(
+def product_row(
     gpu: str, dtype: str, layer: str, tokens: str, sizes: dict[str, tuple[int, int]], us: float
-) -> Made:
+) -> TableRow:
     columns, depth = sizes[layer]
     return gpu, "matmul", layer, dtype, f"1x{tokens}x{columns}x{depth}", us
 

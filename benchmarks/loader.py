@@ -37,23 +37,23 @@ from gapless.loading.measure_loop import run_setting
 from gapless.loading.predict import MeasuredCosts, predict
 from gapless.model.loading import Seen, Setting
 
-BATCH = 8
-STEP = 0.020
+BATCH_SIZE = 8
+STEP_SECONDS = 0.020
 CASES = {"computing": (5.0, 0.0), "waiting": (0.1, 20.0), "mixed": (2.5, 5.0)}
-"""Milliseconds of an item: computing and waiting."""
+"""Milliseconds of an item: computing, waiting."""
 BUSY = {"sleeps": 0.0, "computes": 1.0}
-"""What the host does in a step, and the part of it in which it computes."""
+"""The host's activity in a step, and the share of it spent computing."""
 WORKERS = (0, 1, 2, 3, 4)
-LIMIT = 0.10
-CHANGED = 0.15
-"""Processes of others that come or go, in the mean, so that a try does not count."""
+MAX_ERROR = 0.10
+MAX_LOAD_CHANGE = 0.15
+"""Mean change in other processes' load (cores) above which a try does not count."""
 
 
 class Items(Dataset):
-    """Items that take so many seconds of processor time, and so many of waiting.
+    """Items that take so many seconds of CPU time and of waiting.
 
-    Not so many turns of a loop: the speed of cores that are shared with other machines changes by a third
-    within seconds, and that is not what is to be predicted here.
+    CPU time, not loop turns: shared cores change speed by a third within seconds, which is not to be
+    predicted.
     """
 
     def __init__(self, computing: float, wait: float) -> None:
@@ -72,110 +72,112 @@ class Items(Dataset):
 
 
 def burn() -> None:
-    """Compute until somebody ends it."""
+    """Compute until killed."""
     while True:
         pass
 
 
 @contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """So many processes that compute beside."""
+    """Run `count` computing processes beside."""
     context = multiprocessing.get_context("fork")
-    others = [context.Process(target=burn, daemon=True) for _ in range(count)]
-    for one in others:
-        one.start()
+    processes = [context.Process(target=burn, daemon=True) for _ in range(count)]
+    for process in processes:
+        process.start()
     try:
         yield
     finally:
-        for one in others:
-            one.kill()
-            one.join()
+        for process in processes:
+            process.kill()
+            process.join()
 
 
-def quiet(part: float) -> None:
-    """Progress that nobody follows."""
+def ignore_progress(part: float) -> None:
+    """Take progress and ignore it."""
 
 
-def _run(loader: DataLoader, setting: Setting, of: MeasuredCosts, seconds: float) -> Seen:
-    """A loop that is steady for a while, however long that takes here."""
+def _run_steadily(loader: DataLoader, setting: Setting, of: MeasuredCosts, seconds: float) -> Seen:
+    """Run the loader for `seconds`, or longer until enough batches were timed."""
 
     def loop(tell: Tell) -> Seen:
         return run_setting(loader, setting, of.demand.step, of.demand.busy, seconds, tell)
 
-    seen = run_in_copy(loop, Seen, 9 * seconds, quiet)
-    if seen.batches >= 4 * max(setting.workers, 2) and seen.had > 0:
-        return seen
-    return _run(loader, setting, of, 2 * seconds)
+    observed = run_in_copy(loop, Seen, 9 * seconds, ignore_progress)
+    if observed.batches >= 4 * max(setting.workers, 2) and observed.had > 0:
+        return observed
+    return _run_steadily(loader, setting, of, 2 * seconds)
 
 
-def tries(loader: DataLoader, of: MeasuredCosts, workers: int, count: int, seconds: float) -> list[Seen]:
-    """Some runs, while nobody comes or goes."""
-    found: list[Seen] = []
+def run_times(loader: DataLoader, of: MeasuredCosts, workers: int, count: int, seconds: float) -> list[Seen]:
+    """Return `count` runs during which the machine's load stayed the same."""
+    runs: list[Seen] = []
     setting = Setting(workers=workers, prefetch=2 if workers else 0)
     for _ in range(10 * count):
         before = measure_other_load(of.machine.allowed, 0.6)
-        seen = _run(loader, setting, of, seconds)
+        observed = _run_steadily(loader, setting, of, seconds)
         after = measure_other_load(of.machine.allowed, 0.6)
-        if max(abs(others - of.machine.others) for others in (before, after)) < CHANGED:
-            found.append(seen)
-            if len(found) == count:
-                return found
+        if max(abs(load - of.machine.others) for load in (before, after)) < MAX_LOAD_CHANGE:
+            runs.append(observed)
+            if len(runs) == count:
+                return runs
     raise SystemExit("the load of this machine changes all the time: try again when it is quiet")
 
 
-def rows(cases: Iterable[str], count: int, seconds: float) -> Iterator[tuple[list[object], float]]:
-    """A row for each case, and by how much its prediction is off."""
+def predict_and_measure(
+    cases: Iterable[str], count: int, seconds: float
+) -> Iterator[tuple[list[object], float]]:
+    """Yield a row for each case, and its prediction's relative error."""
     for name in cases:
         cpu, wait = CASES[name]
         for host, busy in BUSY.items():
-            loader = DataLoader(Items(cpu / 1e3, wait / 1e3), batch_size=BATCH, num_workers=1)
-            for others in (0, 1):
-                with neighbours(others):
-                    told = diagnose(loader, 12.0, STEP, busy=busy)
+            loader = DataLoader(Items(cpu / 1e3, wait / 1e3), batch_size=BATCH_SIZE, num_workers=1)
+            for count_beside in (0, 1):
+                with neighbours(count_beside):
+                    diagnosis = diagnose(loader, 12.0, STEP_SECONDS, busy=busy)
                     of = MeasuredCosts(
-                        machine=told.machine,
-                        fetch=told.fetch,
-                        transfer=told.transfer,
-                        demand=told.demand,
-                        length=told.length,
+                        machine=diagnosis.machine,
+                        fetch=diagnosis.fetch,
+                        transfer=diagnosis.transfer,
+                        demand=diagnosis.demand,
+                        length=diagnosis.length,
                     )
                     for workers in WORKERS:
                         setting = Setting(workers=workers, prefetch=2 if workers else 0)
                         predicted = predict(of, setting).step
-                        found = tries(loader, of, workers, count, seconds)
-                        yield _row(predicted, found, name, host, others, workers)
+                        runs = run_times(loader, of, workers, count, seconds)
+                        yield _row(predicted, runs, name, host, count_beside, workers)
 
 
 def _row(
-    predicted: float, found: list[Seen], name: str, host: str, others: int, workers: int
+    predicted: float, runs: list[Seen], name: str, host: str, count_beside: int, workers: int
 ) -> tuple[list[object], float]:
-    measured_step = statistics.median(one.step for one in found)
+    measured_step = statistics.median(observed.step for observed in runs)
     off = predicted / measured_step - 1
     row: list[object] = [
         name,
         host,
-        others,
+        count_beside,
         workers,
         f"{predicted / 1e6:.1f}",
         f"{measured_step / 1e6:.1f}",
         f"{100 * off:+.1f} %",
-        ", ".join(f"{one.step / 1e6:.1f}" for one in found),
-        f"{100 * statistics.median(one.had for one in found):.0f} %",
+        ", ".join(f"{observed.step / 1e6:.1f}" for observed in runs),
+        f"{100 * statistics.median(observed.had for observed in runs):.0f} %",
     ]
     print(*row, sep="  ", flush=True)
     return row, off
 
 
-def overhead() -> str:
-    """Processor time that measuring adds to a batch, whatever its items take; and as part of some batches."""
+def overhead_table() -> str:
+    """Return the CPU time that measuring adds to a batch, in µs and relative to some lengths."""
     from gapless.loading import timed
 
-    loader = DataLoader(Items(0, 0.0), batch_size=BATCH)
+    loader = DataLoader(Items(0, 0.0), batch_size=BATCH_SIZE)
     plain, loop, probe = [], [], []
     for _ in range(25):
-        plain.append(_each(lambda: _drain(loader)))
-        loop.append(_each(lambda: _drain(timed(loader))))
-        probe.append(_each(lambda: measure_items(loader, 60.0, quiet)))
+        plain.append(_time_per_batch(lambda: _drain(loader)))
+        loop.append(_time_per_batch(lambda: _drain(timed(loader))))
+        probe.append(_time_per_batch(lambda: measure_items(loader, 60.0, ignore_progress)))
     base = min(plain)
     table: list[list[object]] = []
     for name, tried in (("timed()", loop), ("diagnose, in its copy of the process", probe)):
@@ -185,15 +187,15 @@ def overhead() -> str:
     return _sheet.table(["", "adds to a batch", "of 1 ms", "of 10 ms", "of 100 ms"], table)
 
 
-def _each(work: Callable[[], object]) -> float:
-    """Nanoseconds of processor time for each of the batches that `work` makes."""
+def _time_per_batch(work: Callable[[], object]) -> float:
+    """Return the CPU nanoseconds per batch of `work`."""
     begin = time.process_time_ns()
     work()
     return (time.process_time_ns() - begin) / MAX_BATCHES
 
 
 def _drain(loader: Iterable[object]) -> None:
-    """As many batches as are measured at most."""
+    """Iterate over as many batches as are measured at most."""
     for _ in islice(loader, MAX_BATCHES):
         pass
 
@@ -206,7 +208,9 @@ def main() -> int:
     wishes = parser.parse_args()
     torch.set_num_threads(1)
     load = os.getloadavg()[0]
-    made = list(rows(wishes.cases, 1 if wishes.quick else 3, 2.0 if wishes.quick else 3.0))
+    table_rows = list(
+        predict_and_measure(wishes.cases, 1 if wishes.quick else 3, 2.0 if wishes.quick else 3.0)
+    )
     columns = [
         "items",
         "host in a step",
@@ -218,17 +222,18 @@ def main() -> int:
         "each try",
         "had a core",
     ]
-    worst = max(abs(off) for _, off in made)
-    within = sum(abs(off) <= LIMIT for _, off in made)
-    text = f"{within} of {len(made)} within a tenth; the worst is off by {100 * worst:.0f} %.\n\n"
-    text += _sheet.table(columns, [row for row, _ in made])
-    text += "\n## What measuring adds\n\n" + overhead()
+    worst = max(abs(off) for _, off in table_rows)
+    within = sum(abs(off) <= MAX_ERROR for _, off in table_rows)
+    text = f"{within} of {len(table_rows)} within a tenth; the worst is off by {100 * worst:.0f} %.\n\n"
+    text += _sheet.table(columns, [row for row, _ in table_rows])
+    text += "\n## What measuring adds\n\n" + overhead_table()
     print(text)
     if wishes.write:
         head = _sheet.header(
             "Loaders: the step predicted and measured",
             "python benchmarks/loader.py --write",
-            f"batches of {BATCH}, steps of {1e3 * STEP:.0f} ms without input, workers by fork; items of "
+            f"batches of {BATCH_SIZE}, steps of {1e3 * STEP_SECONDS:.0f} ms without input, workers by fork; "
+            "items of "
             + "; ".join(
                 f"{name}: {cpu} ms of processor time and {wait} ms of waiting"
                 for name, (cpu, wait) in CASES.items()
@@ -237,7 +242,7 @@ def main() -> int:
             f'{1 if wishes.quick else 3} tries, all of them in column "each try"; load before: {load:.1f}',
         )
         _sheet.write("loader", head + text)
-    return 0 if worst <= LIMIT else 1
+    return 0 if worst <= MAX_ERROR else 1
 
 
 if __name__ == "__main__":

@@ -34,24 +34,25 @@ from gapless.loading import diagnose, tune
 from gapless.loading.machine import OtherLoad
 from gapless.model.loading import Diagnosis
 
-STEP = 0.020
+STEP_SECONDS = 0.020
 WORKERS = (0, 1, 2, 3)
-BUSY = (0, 2)
-WITHIN, WRONG = 0.10, 0.25
-SECONDS, BUDGET = 1.5, 6.0
-QUIET = 0.25
-"""Cores that others may use on an idle machine."""
+BUSY_PROCESSES = (0, 2)
+CLOSE, WRONG = 0.10, 0.25
+LOOP_SECONDS, DIAGNOSE_SECONDS = 1.5, 6.0
+MAX_IDLE_LOAD = 0.25
+"""Cores that others may use on a machine that counts as idle."""
 
 
 def spin(seconds: float) -> None:
-    """A training step: the host computes all the time."""
+    """Compute for `seconds` of thread time, as the host does in a training step."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
-def _loop(loader: DataLoader, seconds: float, told: Any) -> None:
-    """Milliseconds of a step, without those at the beginning of a pass; in a process of its own."""
+def _loop(loader: DataLoader, seconds: float, connection: Any) -> None:
+    """Send the mean milliseconds of a step, without those at the beginning of a pass; runs in a child
+    process."""
     torch.set_num_threads(1)
     warm = 2 * loader.num_workers + 2
     total = count = 0.0
@@ -59,37 +60,37 @@ def _loop(loader: DataLoader, seconds: float, told: Any) -> None:
     while time.perf_counter() - begin < seconds or not count:
         before = 0.0
         for number, _ in enumerate(loader):
-            spin(STEP)
+            spin(STEP_SECONDS)
             now = time.perf_counter()
             if number > warm:
                 total, count = total + now - before, count + 1
             before = now
             if now - begin > seconds and count > 8:
                 break
-    told.send(1e3 * total / count)
+    connection.send(1e3 * total / count)
 
 
-def plain(loader: DataLoader, seconds: float = SECONDS) -> float:
-    """What a step of a plain loop takes, in milliseconds."""
+def time_plain_loop(loader: DataLoader, seconds: float = LOOP_SECONDS) -> float:
+    """Return the milliseconds of a step of a plain loop."""
     context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_loop, args=(loader, seconds, there))
+    here, writer = context.Pipe(duplex=False)
+    process = context.Process(target=_loop, args=(loader, seconds, writer))
     process.start()
-    there.close()
+    writer.close()
     took: float = here.recv()
     process.join()
     return took
 
 
-def case(name: str, make: Make, workers: int, busy: int) -> dict[str, Any]:
-    """One measurement between two plain loops, and a loop under what is advised."""
+def measure_case(name: str, make: Make, workers: int, busy: int) -> dict[str, Any]:
+    """Measure the loader between two plain loops, then a loop under the recommended setting."""
     loader = make(workers)
     with neighbours(busy):
         time.sleep(0.5 * bool(busy))
-        before = plain(loader)
-        made = diagnose(loader, BUDGET, STEP)
-        after = plain(loader)
-        advised = plain(tune(loader, **made.recommended)) if made.recommended else 0.0
+        before = time_plain_loop(loader)
+        diagnosis = diagnose(loader, DIAGNOSE_SECONDS, STEP_SECONDS)
+        after = time_plain_loop(loader)
+        advised = time_plain_loop(tune(loader, **diagnosis.recommended)) if diagnosis.recommended else 0.0
     return {
         "dataset": name,
         "workers": workers,
@@ -97,87 +98,90 @@ def case(name: str, make: Make, workers: int, busy: int) -> dict[str, Any]:
         "before": before,
         "after": after,
         "loop": advised,
-        **_said(made),
+        **_diagnosis_fields(diagnosis),
     }
 
 
-def attempts(name: str, make: Make, workers: int, busy: int, patience: float) -> dict[str, Any] | None:
-    """The case, if idle on a machine that nobody else used; None where it never was for so long."""
+def measure_when_idle(
+    name: str, make: Make, workers: int, busy: int, patience: float
+) -> dict[str, Any] | None:
+    """Measure the case while nobody else uses the machine; None if it is not idle within `patience`
+    seconds."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
-        others = OtherLoad()
+        load = OtherLoad()
         time.sleep(1.0)
-        if not busy and others.cores() > QUIET:
+        if not busy and load.cores() > MAX_IDLE_LOAD:
             continue
-        others = OtherLoad()
-        one = case(name, make, workers, busy)
-        if busy or others.cores() <= QUIET:
-            return one
+        load = OtherLoad()
+        measured_row = measure_case(name, make, workers, busy)
+        if busy or load.cores() <= MAX_IDLE_LOAD:
+            return measured_row
     return None
 
 
-def _said(made: Diagnosis) -> dict[str, Any]:
-    assert made.now is not None
-    assert made.advised is not None
+def _diagnosis_fields(diagnosis: Diagnosis) -> dict[str, Any]:
+    assert diagnosis.now is not None
+    assert diagnosis.advised is not None
     return {
-        "batch": made.fetch.cpu / 1e6,
-        "waiting": made.fetch.wait / 1e6,
-        "doubt": made.doubt.kind if made.doubt is not None else "",
-        "why": list(made.doubt.reasons) if made.doubt is not None else [],
-        "now": made.step_now / 1e6,
-        "predicted": made.now.step / 1e6,
-        "take": made.advised.setting.workers,
-        "then": made.step_advised / 1e6,
-        "sentence": made.sentence,
+        "batch": diagnosis.fetch.cpu / 1e6,
+        "waiting": diagnosis.fetch.wait / 1e6,
+        "doubt": diagnosis.doubt.kind if diagnosis.doubt is not None else "",
+        "why": list(diagnosis.doubt.reasons) if diagnosis.doubt is not None else [],
+        "now": diagnosis.step_now / 1e6,
+        "predicted": diagnosis.now.step / 1e6,
+        "take": diagnosis.advised.setting.workers,
+        "then": diagnosis.step_advised / 1e6,
+        "sentence": diagnosis.sentence,
     }
 
 
-def off(row: dict[str, Any]) -> float:
-    """By which part the headline's step of the loader as it is differs from the plain loops."""
+def headline_error(row: dict[str, Any]) -> float:
+    """Return the relative error of the headline's current step against the plain loops."""
     return float(row["now"] / ((row["before"] + row["after"]) / 2) - 1)
 
 
-def off_then(row: dict[str, Any]) -> float:
-    """The same of the setting that is advised."""
+def advice_error(row: dict[str, Any]) -> float:
+    """Return the relative error of the step predicted for the recommended setting."""
     return float(row["then"] / row["loop"] - 1) if row["loop"] else 0.0
 
 
 def table(kept: list[dict[str, Any]]) -> Iterator[list[object]]:
-    """Rows of the sheet."""
-    for one in kept:
-        told = not one["doubt"]
+    """Yield the rows of the sheet."""
+    for row in kept:
+        is_stated = not row["doubt"]
         yield [
-            one["dataset"],
-            one["busy"],
-            one["workers"],
-            f"{one['before']:.1f}, {one['after']:.1f}",
-            f"{one['predicted']:.1f}",
-            f"{one['now']:.1f}" if told else f"withheld: {one['doubt']}",
-            f"{100 * off(one):+.0f} %" if told else "",
-            one["take"] if told else "",
-            f"{one['loop']:.1f}" if told else "",
-            f"{one['then']:.1f}" if told else "",
-            f"{100 * off_then(one):+.0f} %" if told else "",
+            row["dataset"],
+            row["busy"],
+            row["workers"],
+            f"{row['before']:.1f}, {row['after']:.1f}",
+            f"{row['predicted']:.1f}",
+            f"{row['now']:.1f}" if is_stated else f"withheld: {row['doubt']}",
+            f"{100 * headline_error(row):+.0f} %" if is_stated else "",
+            row["take"] if is_stated else "",
+            f"{row['loop']:.1f}" if is_stated else "",
+            f"{row['then']:.1f}" if is_stated else "",
+            f"{100 * advice_error(row):+.0f} %" if is_stated else "",
         ]
 
 
 def summary(kept: list[dict[str, Any]]) -> tuple[str, bool]:
-    """How many are told, and how close; whether none is wrong."""
+    """Summarize how many headlines are stated and how close; and whether none is wrong."""
     text, good = [], True
-    for busy in BUSY:
-        rows = [one for one in kept if one["busy"] == busy]
-        told = [one for one in rows if not one["doubt"]]
-        steady = [one for one in told if abs(one["after"] / one["before"] - 1) <= WITHIN]
-        offs = [abs(each) for one in told for each in (off(one), off_then(one))]
-        sure = [abs(off(one)) for one in steady] + [abs(off_then(one)) for one in steady]
+    for busy in BUSY_PROCESSES:
+        rows = [row for row in kept if row["busy"] == busy]
+        stated = [row for row in rows if not row["doubt"]]
+        steady = [row for row in stated if abs(row["after"] / row["before"] - 1) <= CLOSE]
+        offs = [abs(each) for row in stated for each in (headline_error(row), advice_error(row))]
+        sure = [abs(headline_error(row)) for row in steady] + [abs(advice_error(row)) for row in steady]
         name = "beside two busy processes" if busy else "idle"
         if not offs:
             text.append(f"{name}: all {len(rows)} withheld")
             continue
         text.append(
-            f"{name}: {len(told)} of {len(rows)} told, {sum(each <= WITHIN for each in offs)} of {len(offs)} "
-            f"numbers within a tenth of the plain loop, the worst off by {100 * max(offs):.0f} % "
-            f"(where the plain loop itself stayed within a tenth: {sum(each <= WITHIN for each in sure)} of "
+            f"{name}: {len(stated)} of {len(rows)} told, {sum(each <= CLOSE for each in offs)} of "
+            f"{len(offs)} numbers within a tenth of the plain loop, the worst off by {100 * max(offs):.0f} % "
+            f"(where the plain loop itself stayed within a tenth: {sum(each <= CLOSE for each in sure)} of "
             f"{len(sure)}, worst {100 * max(sure, default=0):.0f} %)"
         )
         good = good and max(offs) <= WRONG
@@ -187,7 +191,7 @@ def summary(kept: list[dict[str, Any]]) -> tuple[str, bool]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("datasets", nargs="*", metavar="DATASET", help=", ".join(DATASETS))
-    parser.add_argument("--busy", type=int, choices=BUSY, help="only beside so many processes")
+    parser.add_argument("--busy", type=int, choices=BUSY_PROCESSES, help="only beside so many processes")
     parser.add_argument("--kept", type=Path, default=Path(tempfile.gettempdir()) / "loader_datasets.jsonl")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for an idle machine")
     parser.add_argument("--write", action="store_true", help="write the sheet of what is kept")
@@ -195,25 +199,25 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     kept = [json.loads(row) for row in wishes.kept.read_text().splitlines()] if wishes.kept.exists() else []
-    done = {(one["dataset"], one["workers"], one["busy"]) for one in kept}
+    done = {(row["dataset"], row["workers"], row["busy"]) for row in kept}
     for name in wishes.datasets:
         with tempfile.TemporaryDirectory() as folder:
             make = write_dataset(name, Path(folder))
             print(name, "a batch:", shape(next(iter(make(0)))), flush=True)
-            for busy in BUSY if wishes.busy is None else (wishes.busy,):
+            for busy in BUSY_PROCESSES if wishes.busy is None else (wishes.busy,):
                 for workers in WORKERS:
                     if (name, workers, busy) in done:
                         continue
-                    one = attempts(name, make, workers, busy, wishes.patience)
-                    if one is None:
+                    measured_row = measure_when_idle(name, make, workers, busy, wishes.patience)
+                    if measured_row is None:
                         print(name, busy, workers, "the machine was not idle", flush=True)
                         continue
-                    kept.append(one)
+                    kept.append(measured_row)
                     print(*next(table(kept[-1:])), kept[-1]["why"], sep="  ", flush=True)
                     with wishes.kept.open("a") as file:
                         file.write(json.dumps(kept[-1]) + "\n")
     order = list(DATASETS)
-    kept.sort(key=lambda one: (order.index(one["dataset"]), one["busy"], one["workers"]))
+    kept.sort(key=lambda row: (order.index(row["dataset"]), row["busy"], row["workers"]))
     text, good = summary(kept)
     print(text)
     if wishes.write:
@@ -229,9 +233,9 @@ def main() -> int:
         head = _sheet.header(
             "Loaders of ten datasets: the headline and a plain loop",
             "python benchmarks/loader_datasets.py --write",
-            f"steps of {1e3 * STEP:.0f} ms in which the host computes, workers by fork, files in the page "
-            f"cache; `diagnose` with a budget of {BUDGET:.0f} s between two plain loops of {SECONDS} s each, "
-            "then one under the setting advised",
+            f"steps of {1e3 * STEP_SECONDS:.0f} ms in which the host computes, workers by fork, files in the "
+            f"page cache; `diagnose` with a budget of {DIAGNOSE_SECONDS:.0f} s between two plain loops of "
+            f"{LOOP_SECONDS} s each, then one under the setting advised",
         )
         _sheet.write("loader_datasets", head + text + _sheet.table(columns, list(table(kept))))
     return 0 if good else 1

@@ -37,13 +37,13 @@ from gapless.loading.forked import run_in_copy
 from gapless.loading.hot_lines import find_hot_lines, note_time
 
 SECONDS, ROUNDS = 4.0, 5
-"""How long each of the two looks at a dataset, in how many turns."""
-WRONG = 0.10
+"""Seconds that each of the two observes a dataset, in so many turns."""
+MAX_SHARE_ERROR = 0.10
 FILE = _line_datasets.__file__
 
 
 class LineClock:
-    """Nanoseconds at each line of `_line_datasets.py`, by a trace function."""
+    """Trace function that sums nanoseconds at each line of `_line_datasets.py`."""
 
     def __init__(self) -> None:
         self.spent: Counter[Any] = Counter()
@@ -65,12 +65,13 @@ class LineClock:
         return self
 
     def taken(self, each: float) -> dict[Any, float]:
-        """Nanoseconds of each line, without the `each` that the way to the trace function takes."""
+        """Return the nanoseconds of each line, less `each` per event for Python's call of the trace
+        function."""
         return {place: max(0.0, took - each * self.events[place]) for place, took in self.spent.items()}
 
 
 class FunctionClock:
-    """Nanoseconds in each function of a dataset, whose functions call none of each other but from `load`."""
+    """Sums nanoseconds in each function of a dataset whose functions are called only from `load`."""
 
     def __init__(self, dataset: Any) -> None:
         self.spent: Counter[Any] = Counter()
@@ -86,7 +87,7 @@ class FunctionClock:
 
 
 def event_cost() -> float:
-    """Nanoseconds of Python's way to a trace function that the function itself does not see."""
+    """Return the nanoseconds of Python's call of a trace function that it cannot measure itself."""
 
     def lines() -> float:
         begin = time.perf_counter_ns()
@@ -101,18 +102,18 @@ def event_cost() -> float:
         return trace
 
     plain = statistics.median(lines() for _ in range(5))
-    found = []
+    costs_found = []
     for _ in range(5):
         inside = 0
         sys.settrace(trace)
         took = lines()
         sys.settrace(None)
-        found.append(took - inside / 20_000 - plain)
-    return max(0.0, statistics.median(found))
+        costs_found.append(took - inside / 20_000 - plain)
+    return max(0.0, statistics.median(costs_found))
 
 
-def clocked(loader: DataLoader, functions: bool) -> list[Any]:
-    """Nanoseconds by the clock, of each place; in a process of its own."""
+def run_under_clock(loader: DataLoader, functions: bool) -> list[Any]:
+    """Return the clock's nanoseconds by place; runs in a child process."""
     each = 0.0 if functions else event_cost()
     clock = FunctionClock(loader.dataset) if functions else LineClock()
     maker = BatchMaker(loader)
@@ -130,29 +131,31 @@ def clocked(loader: DataLoader, functions: bool) -> list[Any]:
     return [*clock.spent.items(), (None, rest)]
 
 
-def cost(loader: DataLoader) -> float:
-    """How much longer batches take while the stack is sampled, as a part; in a process of its own."""
+def sampling_cost(loader: DataLoader) -> float:
+    """Return the share by which sampling makes batches slower; runs in a child process."""
     maker, took = BatchMaker(loader), {True: [], False: []}
     indices = indices_of(loader)
     for turn in range(12):
         with sampling._samples(Counter()) if turn % 2 else nullcontext():
             begin, count = time.process_time_ns(), 0
             while time.process_time_ns() - begin < 60e6 and count < 40:
-                for one in islice(indices, 1):
-                    maker.collate([step() for step in maker.steps(one)])
+                for index in islice(indices, 1):
+                    maker.collate([step() for step in maker.steps(index)])
                 count += 1
             took[bool(turn % 2)].append((time.process_time_ns() - begin) / count)
     return min(took[True]) / min(took[False]) - 1
 
 
-def silent(part: float) -> None:
-    """Takes word of progress."""
+def ignore_progress(part: float) -> None:
+    """Take progress and ignore it."""
 
 
-def sampled(loader: DataLoader, functions: bool) -> Counter[Any]:
-    """Shares by Gapless."""
+def sample_shares(loader: DataLoader, functions: bool) -> Counter[Any]:
+    """Return Gapless's shares by place."""
     seconds = SECONDS / ROUNDS
-    lines = run_in_copy(lambda tell: find_hot_lines(loader, seconds, tell), list, 20, silent, note_time)
+    lines = run_in_copy(
+        lambda tell: find_hot_lines(loader, seconds, tell), list, 20, ignore_progress, note_time
+    )
     shares: Counter[Any] = Counter()
     for row in lines:
         line: dict[str, Any] = row["line"]
@@ -166,18 +169,20 @@ def _function_at(line: int) -> str:
     return next(row.split("def ")[1].split("(")[0] for row in reversed(lines) if "def " in row)
 
 
-def compared(case: Case) -> tuple[list[object], float]:
-    """A row of the sheet, and how far off the worst share is."""
+def compare(case: Case) -> tuple[list[object], float]:
+    """Return a row of the sheet, and the largest error of a share."""
     ours, truth = Counter[Any](), Counter[Any]()
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(0)
         loader = case.make(Path(folder))
         for _ in range(ROUNDS):
-            ours.update(sampled(loader, case.functions))
-            times = dict(run_in_copy(lambda tell: clocked(loader, case.functions), list, 20, silent))
+            ours.update(sample_shares(loader, case.functions))
+            times = dict(
+                run_in_copy(lambda tell: run_under_clock(loader, case.functions), list, 20, ignore_progress)
+            )
             whole = sum(times.values())
             truth.update({place: took / whole for place, took in times.items()})
-        slower = run_in_copy(lambda tell: cost(loader), float, 60, silent)
+        slower = run_in_copy(lambda tell: sampling_cost(loader), float, 60, ignore_progress)
     del truth[None]
     off = {place: (ours[place] - truth[place]) / ROUNDS for place in [*ours, *truth]}
     worst = max(abs(part) for part in off.values())
@@ -185,18 +190,18 @@ def compared(case: Case) -> tuple[list[object], float]:
     row: list[object] = [
         case.name,
         "functions" if case.functions else "lines",
-        shown(largest),
+        place_text(largest),
         f"{truth[largest] / ROUNDS:.1%}",
         f"{ours[largest] / ROUNDS:.1%}",
-        "yes" if named_first == largest else f"no: {shown(named_first)}",
+        "yes" if named_first == largest else f"no: {place_text(named_first)}",
         f"{100 * worst:.1f}",
         f"{slower:+.0%}",
     ]
     return row, worst
 
 
-def shown(place: Any) -> str:
-    """The code of a line, or the name of a function."""
+def place_text(place: Any) -> str:
+    """Return the code of a line, or the name of a function."""
     if isinstance(place, str):
         return f"`{place}()`"
     return "`" + Path(FILE).read_text().splitlines()[place - 1].strip()[:48] + "`"
@@ -211,7 +216,7 @@ def main() -> int:
     for case in CASES:
         if options.names and case.name not in options.names:
             continue
-        row, off = compared(case)
+        row, off = compare(case)
         rows.append(row)
         offs.append(off)
         print(*row, sep=" | ", flush=True)
@@ -235,7 +240,7 @@ def main() -> int:
         method = "see the script; 4 s for each clock, in five turns, in copies of one process"
         header = _sheet.header("Lines of a loader", "python benchmarks/loader_lines.py --write", method)
         (_sheet.SHEETS / "loader_lines.md").write_text(header + text)
-    return int(max(offs) > WRONG)
+    return int(max(offs) > MAX_SHARE_ERROR)
 
 
 if __name__ == "__main__":

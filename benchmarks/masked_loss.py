@@ -36,7 +36,7 @@ PUBLISHED = "the article's last step: a shorter loss"
 
 @dataclass(frozen=True)
 class Size:
-    """Images (batch, 3, pixels, pixels), a label of so many classes for each pixel."""
+    """Images (batch, 3, pixels, pixels) with a class per pixel."""
 
     pixels: int
     batch: int
@@ -53,26 +53,26 @@ SMALL, FULL, TINY = Size(32, 4), Size(256, 256), Size(8, 2)
 
 
 def example(name: str) -> ModuleType:
-    """A file of the example; its neighbours are imported with it, and those of no other example."""
-    known = sys.modules.pop("common", None)
+    """Import a file of the example with its neighbours, keeping other examples' `common` out."""
+    previous = sys.modules.pop("common", None)
     sys.path.insert(0, str(EXAMPLES))
     try:
         return importlib.import_module(name)
     finally:
         sys.path.remove(str(EXAMPLES))
         sys.modules.pop("common", None)
-        if known is not None:
-            sys.modules["common"] = known
+        if previous is not None:
+            sys.modules["common"] = previous
 
 
 def losses(classes: int) -> dict[str, nn.Module]:
-    """The losses, in the order in which one comes to them."""
-    found: dict[str, nn.Module] = {NAMES[name]: example(name).ForegroundLoss(classes) for name in FILES}
-    return {**found, PUBLISHED: nn.CrossEntropyLoss(ignore_index=-1)}
+    """Return the losses, in the order of the article's steps."""
+    by_name: dict[str, nn.Module] = {NAMES[name]: example(name).ForegroundLoss(classes) for name in FILES}
+    return {**by_name, PUBLISHED: nn.CrossEntropyLoss(ignore_index=-1)}
 
 
 def steps(size: Size) -> _stages.Steps:
-    """A training step for each; they share a network."""
+    """Return for a device a training step per loss; they share a network."""
     network = example("original").train.__globals__["Network"]
 
     def on(device: str) -> dict[str, _stages.Step]:
@@ -80,11 +80,11 @@ def steps(size: Size) -> _stages.Steps:
         model = network(size.classes).to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
         images = torch.randn(size.batch, 3, size.pixels, size.pixels, device=device)
-        given = torch.randint(-1, size.classes, (size.batch, size.pixels, size.pixels), device=device)
+        label_source = torch.randint(-1, size.classes, (size.batch, size.pixels, size.pixels), device=device)
 
         def step_with(criterion: nn.Module) -> _stages.Step:
             def step() -> None:
-                labels = given.clone()  # the original writes into them
+                labels = label_source.clone()  # the original writes into them
                 loss = criterion(model(images), labels)
                 optimizer.zero_grad()
                 loss.backward()
@@ -98,7 +98,7 @@ def steps(size: Size) -> _stages.Steps:
 
 
 def sheet(rows: list[_stages.Measured], size: Size, rounds: int, block: int, command: str) -> str:
-    """All of it, as Markdown."""
+    """Return the sheet."""
     text = _sheet.header("A masked loss", command, _stages.method(rounds, block, str(size)))
     return text + _stages.table(rows)
 

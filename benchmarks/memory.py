@@ -44,7 +44,7 @@ SETTINGS = (
 
 
 def training(events: int) -> MemoryRun:
-    """At least so many events of training on sequences of 32 to 512 tokens."""
+    """Return at least `events` events of training on sequences of 32 to 512 tokens."""
     draw = random.Random(SEED)
     recorder = Recorder()
     name = count = 0
@@ -58,9 +58,9 @@ def training(events: int) -> MemoryRun:
                 recorder.free(name + 1)
                 kept.append(name)
                 name, count = name + 2, count + 3
-        for one in reversed(kept):
+        for activation in reversed(kept):
             recorder.alloc(name, draw.randrange(512, 4 << 20))
-            recorder.free(one)
+            recorder.free(activation)
             recorder.free(name)
             name, count = name + 1, count + 3
         recorder.step()
@@ -68,8 +68,10 @@ def training(events: int) -> MemoryRun:
     return recorder.run()
 
 
-def seconds(work: Callable[[], Any], times: int = 3, clock: Callable[[], float] = time.process_time) -> float:
-    """The least of some tries; by default of the processor's time, which a busy machine does not change."""
+def least_seconds(
+    work: Callable[[], Any], times: int = 3, clock: Callable[[], float] = time.process_time
+) -> float:
+    """Return the least of some tries; by default CPU time, which a busy machine does not change."""
     taken = []
     for _ in range(times):
         begin = clock()
@@ -83,7 +85,9 @@ def speed() -> str:
     for factor in (1, 4, 16):
         run = training(factor * EVENTS)
         for settings in SETTINGS:
-            taken = seconds(lambda run=run, settings=settings: Simulation(run, settings, total=TOTAL).go())
+            taken = least_seconds(
+                lambda run=run, settings=settings: Simulation(run, settings, total=TOTAL).go()
+            )
             rows.append(
                 [f"{len(run):,}", settings or "default", f"{taken:.2f} s", f"{len(run) / taken / 1e3:.0f}"]
             )
@@ -96,21 +100,21 @@ def search() -> str:
     rows: list[list[object]] = []
     for jobs in sorted({1, usable()}):
         busy = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "?"
-        taken = seconds(lambda jobs=jobs: attempt_all(run, wanted, where, jobs), 1, time.perf_counter)
+        taken = least_seconds(lambda jobs=jobs: attempt_all(run, wanted, where, jobs), 1, time.perf_counter)
         rows.append([f"{len(run):,}", len(wanted), jobs, busy, f"{taken:.1f} s"])
     return _sheet.table(["events", "settings", "processes", "load before", "time"], rows)
 
 
-def validate(folder: Path) -> tuple[str, bool]:
-    """Every snapshot in `folder`, predicted and recorded; whether all are exact."""
+def compare_snapshots(folder: Path) -> tuple[str, bool]:
+    """Compare every snapshot in `folder` with its replay; return the table, and whether all are exact."""
     rows: list[list[object]] = []
     exact = True
     for path, run in _runs(folder):
         replay = Simulation(run)
-        taken = seconds(replay.go, 1)
-        outcome, recorded, told = replay.outcome(), run.recorded, compare_with_recording(run, replay)
+        taken = least_seconds(replay.go, 1)
+        outcome, recorded, exactness = replay.outcome(), run.recorded, compare_with_recording(run, replay)
         assert recorded is not None
-        exact &= told.exact
+        exact &= exactness.exact
         retries = recorded.retries if recorded.retries >= 0 else "?"
         rows.append(
             [
@@ -121,7 +125,7 @@ def validate(folder: Path) -> tuple[str, bool]:
                 f"{outcome.retries} / {retries}",
                 f"{outcome.peak_reserved:,} / {recorded.peak_reserved:,}",
                 f"{outcome.final_reserved:,} / {recorded.final_reserved:,}",
-                f"{told.addresses} / {told.allocations}",
+                f"{exactness.addresses} / {exactness.allocations}",
                 f"{1e3 * taken:.0f} ms",
             ]
         )
@@ -148,7 +152,7 @@ def main() -> int:
     wishes = parser.parse_args()
     parts, exact = [], True
     if wishes.folder:
-        table, exact = validate(wishes.folder)
+        table, exact = compare_snapshots(wishes.folder)
         parts.append("## Predicted / recorded\n\n" + table)
     parts.append("## Replaying\n\n" + speed())
     parts.append("## Searching\n\n" + search())

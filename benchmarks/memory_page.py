@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import _sheet
-from page import KINDS, chromium, measured
+from page import KINDS, chromium, measure_page
 
 from gapless.memory.recorder import Recorder
 from gapless.memory.sizes import MIB
@@ -28,7 +28,7 @@ LAYERS = 200
 
 
 def training(events: int) -> MemoryRun:
-    """At least so many events: weights, and in each step activations of that step's length."""
+    """Return at least `events` events: weights, and per step activations of its own length."""
     chance = random.Random(1)
     lines = [SourceLine(f"/work/model{n}.py", n, "forward", "y = layer(x)") for n in range(1, 41)]
     recorder, rows, now = Recorder(), 0, 0
@@ -61,17 +61,17 @@ def row(events: int, folder: Path, browser: Any, rounds: int) -> list[object]:
     began = time.perf_counter()
     with open(target, "wb") as file:
         subprocess.run(words, stdout=file, check=True)
-    made = time.perf_counter() - began
-    found = measured(browser, target, rounds, "memory")
-    points = sum(len(window["event"]) for window in found["data"]["windows"])
-    frames = [f"{mean:.0f} ({slow:.0f})" for mean, slow in found["frames"].values()]
+    seconds = time.perf_counter() - began
+    page = measure_page(browser, target, rounds, "memory")
+    points = sum(len(window["event"]) for window in page["data"]["windows"])
+    frames = [f"{mean:.0f} ({slow:.0f})" for mean, slow in page["frames"].values()]
     return [
         f"{len(run):,}",
-        f"{made:.1f}",
+        f"{seconds:.1f}",
         f"{target.stat().st_size / 1e6:.2f}",
         f"{points:,}",
-        f"{statistics.median(found['opened']):.2f}",
-        f"{max(found['opened']):.2f}",
+        f"{statistics.median(page['opened']):.2f}",
+        f"{max(page['opened']):.2f}",
         *frames,
     ]
 

@@ -31,7 +31,7 @@ from gapless.model.memory_report import MemoryReport
 from gapless.model.session import load
 
 EXAMPLES = _sheet.HERE.parent / "examples"
-BOUND = 0.02
+MAX_ERROR = 0.02
 STEPS = 12
 EMULATED = "A100"
 MIB = 1 << 20
@@ -54,11 +54,11 @@ PUBLISHED: dict[str, tuple[str, int]] = {
     "batch 4, fp16": ("--batch 4 --half", 13939),
     "batch 1, accumulated, checkpointed, fp16": ("--batch 1 --accumulate 4 --checkpoint --half", 7275),
 }
-"""MiB of a V100 that NVML showed in use when BERT-large had been trained so."""
-KERNELS = 1343
-"""MiB of them that were CUDA's: those in use with one number on the GPU."""
-HEAD = "## Beside published figures: BERT-large on a V100"
-SOURCE = (
+"""MiB in use on a V100 by NVML, after training BERT-large with these options."""
+CUDA_MIB = 1343
+"""MiB of these that are CUDA's own: in use with one number on the GPU."""
+BERT_HEAD = "## Beside published figures: BERT-large on a V100"
+BERT_SOURCE = (
     "By `_bert.py` (`--published`), without values, at commit {commit}. Published in January 2022 by Hugging "
     "Face ([Efficient training on a single GPU](https://huggingface.co/docs/transformers/v4.21.0/"
     "perf_train_gpu_one)), as the memory in use when training had ended, of which 1,343 MiB were CUDA's own "
@@ -68,7 +68,7 @@ SOURCE = (
     "after a first comparison: the last column is with the one of today, which does not.\n"
 )
 
-MORE = "## Beside published figures: LoRA, a GPT, ViT-giant, sharded states"
+OTHERS_HEAD = "## Beside published figures: LoRA, a GPT, ViT-giant, sharded states"
 GIB = 1 << 30
 OTHERS: dict[str, tuple[str, tuple[str, ...], str, int, float]] = {
     "GPT 124M, fp32": ("gpt", (), "reserved", GIB, 26.2617),
@@ -91,7 +91,7 @@ OTHERS: dict[str, tuple[str, tuple[str, ...], str, int, float]] = {
     "DDP, Adam, rank 0 of 2": ("zero", (), "allocated", 10**9, 1.697),
     "… states sharded (ZeRO)": ("zero", ("--sharded",), "allocated", 10**9, 1.361),
 }  # fmt: skip
-"""Script, its options, which peak was published, in which unit, and how much."""
+"""Script, options, which peak was published, its unit, and the figure."""
 OTHER_SOURCES = (
     "By `_published_*.py` (`--published`), without values, at commit {commit}; emulated: A100. Sources: "
     "[LLMs-from-scratch](https://github.com/rasbt/LLMs-from-scratch/tree/main/ch05/10_llm-training-speed) "
@@ -107,7 +107,7 @@ OTHER_SOURCES = (
 )
 
 
-LARGE = "## Beside trainings that fit: Llama 2 on A100-80GB, all activations kept"
+LARGE_HEAD = "## Beside trainings that fit: Llama 2 on A100-80GB, all activations kept"
 _7B = "--dim 4096 --heads 32 --shared-heads 32 --hidden 11008 --layers 32"
 _13B = "--dim 5120 --heads 40 --shared-heads 40 --hidden 13824 --layers 40"
 TRAININGS: dict[str, tuple[int, str, str]] = {
@@ -116,7 +116,7 @@ TRAININGS: dict[str, tuple[int, str, str]] = {
     "13B, batch 1, over 64 GPUs": (64, f"{_13B} --batch 1", ""),
     "… batch 2": (64, f"{_13B} --batch 2", ""),
 }
-"""Ranks, the options of `_llama.py`, and what was published of it."""
+"""Ranks, options of `_llama.py`, and the published speed."""
 LARGE_SOURCE = (
     "By `_llama.py` (`--large`), without values, at commit {commit}: `fully_shard` with bf16 weights and "
     "float32 gradients and states, flash attention, `nn.RMSNorm`, AdamW, sequences of 4096, no "
@@ -169,7 +169,7 @@ class Decoder(nn.Module):
 
 
 def train(case: str) -> None:
-    """The steps of one case."""
+    """Run the steps of one case."""
     torch.manual_seed(0)
     draw = random.Random(0)
     model = Decoder().cuda()
@@ -185,8 +185,8 @@ def train(case: str) -> None:
         optimizer.zero_grad()
 
 
-def predicted(words: list[str], gpu: str, *more: str, python: str = sys.executable) -> MemoryReport:
-    """The case on the emulated device, and its memory replayed."""
+def predict(words: list[str], gpu: str, *more: str, python: str = sys.executable) -> MemoryReport:
+    """Run the case on the emulated device and replay its memory."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "run.json"
         options = ["-q", "--memory", "--no-prices", "--steps", "all", "--gpu", gpu, "-o", str(saved), *more]
@@ -209,48 +209,50 @@ print(json.dumps({
 """
 
 
-def measured(words: list[str]) -> dict[str, int] | None:
-    """The same script on the real GPU, by torch's own counters; None where there is none."""
+def measure(words: list[str]) -> dict[str, int] | None:
+    """Run the script on the real GPU; return torch's own counters, None without a GPU."""
     if not torch.cuda.is_available():
         return None
     command = [sys.executable, "-c", _MEASURE, *words]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    counters: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return counters
 
 
 def row(name: str, words: list[str], gpu: str) -> tuple[list[object], bool]:
-    """One case; and whether the prediction is within the bound, as far as that was measured."""
+    """Return one case's cells, and whether the prediction is within the bound (True if not measured)."""
     print(f"{name} …", file=sys.stderr)
-    made, real = predicted(words, gpu), measured(words)
-    base, other = made.baseline, made.trials[0].outcome
+    memory_report, real = predict(words, gpu), measure(words)
+    base, other = memory_report.baseline, memory_report.trials[0].outcome
     assert other is not None
-    kinds = sorted(made.peak.kinds.items(), key=lambda item: -item[1])[:3]
+    kinds = sorted(memory_report.peak.kinds.items(), key=lambda item: -item[1])[:3]
     cells: list[object] = [
         name,
         f"{base.peak_allocated / MIB:.1f}",
         f"{base.peak_reserved / MIB:.0f}",
         base.mallocs,
         f"{other.peak_reserved / MIB:.0f}",
-        ", ".join(f"{kind} {100 * held / sum(made.peak.kinds.values()):.0f} %" for kind, held in kinds),
+        ", ".join(
+            f"{kind} {100 * held / sum(memory_report.peak.kinds.values()):.0f} %" for kind, held in kinds
+        ),
     ]
     if real is None:
         return [*cells, "not measured", ""], True
     off = base.peak_reserved / real["reserved"] - 1
-    told = f"{real['allocated'] / MIB:.1f} / {real['reserved'] / MIB:.0f} / {real['mallocs']}"
-    return [*cells, told, f"{100 * off:+.1f} %"], abs(off) <= BOUND
+    real_text = f"{real['allocated'] / MIB:.1f} / {real['reserved'] / MIB:.0f} / {real['mallocs']}"
+    return [*cells, real_text, f"{100 * off:+.1f} %"], abs(off) <= MAX_ERROR
 
 
-def published() -> str:
-    """The part of the sheet that stands beside figures of others."""
+def published_part() -> str:
+    """Return the part of the sheet that compares with published figures."""
     script, rows = str(_sheet.HERE / "_bert.py"), []
     for name, (words, occupied) in PUBLISHED.items():
         then, now = (
-            predicted([script, *words.split(), *more], "v100", "--dry", "--no-loader", "--no-tries").baseline
+            predict([script, *words.split(), *more], "v100", "--dry", "--no-loader", "--no-tries").baseline
             for more in ([], ["--softmax-of-today"])
         )
-        theirs = occupied - KERNELS
-        off = [f"{one.peak_reserved / MIB / theirs - 1:+.1%}" for one in (then, now)]
+        theirs = occupied - CUDA_MIB
+        off = [f"{baseline.peak_reserved / MIB / theirs - 1:+.1%}" for baseline in (then, now)]
         rows.append(
             [name, f"{then.peak_allocated / MIB:.0f}", f"{then.peak_reserved / MIB:.0f}", theirs, *off]
         )
@@ -259,45 +261,47 @@ def published() -> str:
         "trained with", "allocated, MiB", "reserved, MiB", "published, less CUDA's own, MiB", "off",
         "off with today's softmax",
     ]  # fmt: skip
-    bert = f"{HEAD}\n\n{SOURCE.format(commit=_sheet.commit())}\n{_sheet.table(columns, rows)}"
-    return f"{bert}\n{others()}"
+    bert = f"{BERT_HEAD}\n\n{BERT_SOURCE.format(commit=_sheet.commit())}\n{_sheet.table(columns, rows)}"
+    return f"{bert}\n{other_models_part()}"
 
 
-def others() -> str:
-    """More of the same: other models, LoRA, states that are sharded."""
+def other_models_part() -> str:
+    """Return the comparison for other models, LoRA and sharded states."""
     rows: list[list[object]] = []
     for name, (script, words, which, unit, theirs) in OTHERS.items():
         more = ["--dry", "--no-loader", "--no-tries", *(["--world-size", "2"] if script == "zero" else [])]
         if script == "vit":
-            stacks.make()  # for timm
+            stacks.make_environment()  # for timm
         python = str(stacks.PYTHON) if script == "vit" else sys.executable
         path = str(_sheet.HERE / f"_published_{script}.py")
-        base = predicted([path, *words], "a100", *more, python=python).baseline
+        base = predict([path, *words], "a100", *more, python=python).baseline
         ours = (base.peak_reserved if which == "reserved" else base.peak_allocated) / unit
-        told = "GiB" if unit == GIB else "GB"
-        rows.append([name, which, f"{ours:.3f} {told}", f"{theirs} {told}", f"{ours / theirs - 1:+.1%}"])
+        unit_name = "GiB" if unit == GIB else "GB"
+        rows.append(
+            [name, which, f"{ours:.3f} {unit_name}", f"{theirs} {unit_name}", f"{ours / theirs - 1:+.1%}"]
+        )
         print(rows[-1], file=sys.stderr)
     table = _sheet.table(["trained", "peak", "predicted", "published", "off"], rows)
-    return f"{MORE}\n\n{OTHER_SOURCES.format(commit=_sheet.commit())}\n{table}"
+    return f"{OTHERS_HEAD}\n\n{OTHER_SOURCES.format(commit=_sheet.commit())}\n{table}"
 
 
-def large() -> str:
-    """Trainings over many GPUs that are known to fit, or not."""
+def large_part() -> str:
+    """Return the part on trainings over many GPUs."""
     rows: list[list[object]] = []
-    for name, (ranks, words, told) in TRAININGS.items():
+    for name, (ranks, words, published_speed) in TRAININGS.items():
         script = [str(_sheet.HERE / "_llama.py"), "--vocabulary", "32000", "--length", "4096", "--steps", "3"]
         more = ["--dry", "--no-loader", "--no-tries", "--world-size", str(ranks)]
-        made = predicted([*script, "--all-kept", *words.split()], "a100", *more)
-        base, kinds = made.baseline, made.peak.kinds
-        sizes = [f"{one / GIB:.1f}" for one in (base.peak_allocated, base.peak_reserved)]
+        memory_report = predict([*script, "--all-kept", *words.split()], "a100", *more)
+        base, kinds = memory_report.baseline, memory_report.peak.kinds
+        sizes = [f"{peak / GIB:.1f}" for peak in (base.peak_allocated, base.peak_reserved)]
         parts = [
             f"{kind} {held / GIB:.1f}" for kind, held in sorted(kinds.items(), key=lambda of: -of[1])[:4]
         ]
         fits = "yes" if base.shortage is None else "no"
-        rows.append([name, ranks, *sizes, ", ".join(parts), fits, told])
+        rows.append([name, ranks, *sizes, ", ".join(parts), fits, published_speed])
         print(rows[-1], file=sys.stderr)
     columns = ["trained", "GPUs", "allocated, GiB", "reserved, GiB", "at the peak, GiB", "fits", "published"]
-    return f"{LARGE}\n\n{LARGE_SOURCE.format(commit=_sheet.commit())}\n{_sheet.table(columns, rows)}"
+    return f"{LARGE_HEAD}\n\n{LARGE_SOURCE.format(commit=_sheet.commit())}\n{_sheet.table(columns, rows)}"
 
 
 def main() -> int:
@@ -312,15 +316,15 @@ def main() -> int:
         train(options.case)
         return 0
     sheet = _sheet.SHEETS / "memory_predicted.md"
-    before, _, last = sheet.read_text().partition(HEAD)
+    before, _, last = sheet.read_text().partition(BERT_HEAD)
     if options.large:
-        text = large()
+        text = large_part()
         print(text)
         if options.write:
-            sheet.write_text(f"{sheet.read_text().partition(LARGE)[0].rstrip()}\n\n{text}")
+            sheet.write_text(f"{sheet.read_text().partition(LARGE_HEAD)[0].rstrip()}\n\n{text}")
         return 0
     if options.published:
-        text = f"{published()}\n{large()}"
+        text = f"{published_part()}\n{large_part()}"
         print(text)
         if options.write:
             sheet.write_text(f"{before.rstrip()}\n\n{text}")
@@ -346,7 +350,7 @@ def main() -> int:
         title, command = "Memory predicted without a GPU", "python benchmarks/memory_predicted.py --write"
         _sheet.write(
             "memory_predicted",
-            _sheet.header(title, command, method) + table + (f"\n{HEAD}{last}" if last else ""),
+            _sheet.header(title, command, method) + table + (f"\n{BERT_HEAD}{last}" if last else ""),
         )
     return 0 if good else 1
 

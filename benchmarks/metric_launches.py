@@ -26,29 +26,31 @@ from gapless.metrics.torchmetrics import unwait
 triton = importlib.import_module("triton") if importlib.util.find_spec("triton") else None
 
 Calls = tuple[Callable[..., Any], Callable[[], Any], Callable[[], Any]]
-"""An update, what computes and what resets."""
+"""Functions that update, compute and reset."""
 
 
-class Counter(TorchDispatchMode):
-    """Counts operators that run on the device, views left out."""
+class LaunchCounter(TorchDispatchMode):
+    """Counts operators that launch work on the device, views left out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = 0
+        self.launches = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        held = [one for one in (*args, out) for one in (one if isinstance(one, (list, tuple)) else [one])]
-        self.seen += launches(func) and any(isinstance(one, Tensor) and one.is_cuda for one in held)
+        held = [
+            value for item in (*args, out) for value in (item if isinstance(item, (list, tuple)) else [item])
+        ]
+        self.launches += launches(func) and any(isinstance(value, Tensor) and value.is_cuda for value in held)
         return out
 
     def launched(self, *_: Any) -> None:
-        """Triton has launched a kernel."""
-        self.seen += 1
+        """Count a kernel that Triton launched."""
+        self.launches += 1
 
 
-def counted(call: Callable[[], Any]) -> int:
-    with Counter() as counter:
+def count_launches(call: Callable[[], Any]) -> int:
+    with LaunchCounter() as counter:
         if triton:
             triton.knobs.runtime.launch_enter_hook.add(counter.launched)
         try:
@@ -56,38 +58,44 @@ def counted(call: Callable[[], Any]) -> int:
         finally:
             if triton:
                 triton.knobs.runtime.launch_enter_hook.remove(counter.launched)
-    return counter.seen
+    return counter.launches
 
 
-def in_one(classes: int) -> Calls:
+def in_one_collection(classes: int) -> Calls:
     several = {name: getattr(native, name)(classes) for name in libraries.NAMES}
     scores = native.MetricCollection({"loss": native.MeanMetric(), **several}).to("cuda")
     return (lambda loss, p, t: scores.update(value=loss, preds=p, target=t)), scores.compute, scores.reset
 
 
-def apart(made: list[Any]) -> Calls:
+def separately(metrics: list[Any]) -> Calls:
     def update(loss: Tensor, preds: Tensor, target: Tensor) -> None:
-        made[0].update(loss)
-        for metric in made[1:]:
+        metrics[0].update(loss)
+        for metric in metrics[1:]:
             metric.update(preds, target)
 
-    return update, lambda: [one.compute() for one in made], lambda: [one.reset() for one in made]
+    return (
+        update,
+        lambda: [metric.compute() for metric in metrics],
+        lambda: [metric.reset() for metric in metrics],
+    )
 
 
 def ours(classes: int) -> Calls:
     several = [getattr(native, name)(classes).to("cuda") for name in libraries.NAMES]
-    return apart([native.MeanMetric().to("cuda"), *several])
+    return separately([native.MeanMetric().to("cuda"), *several])
 
 
 def theirs(classes: int, **options: Any) -> Calls:
     mean = torchmetrics.MeanMetric(**({"nan_strategy": "disable"} if options else {}))
-    return apart([mean.to("cuda"), *(one(classes, **options).to("cuda") for one in libraries.THEIRS)])
+    return separately(
+        [mean.to("cuda"), *(metric(classes, **options).to("cuda") for metric in libraries.THEIRS)]
+    )
 
 
-def grouped(classes: int, changed: bool) -> Calls:
+def in_groups(classes: int, changed: bool) -> Calls:
     options = {} if changed else {"validate_args": False}
     mean = torchmetrics.MeanMetric(**({} if changed else {"nan_strategy": "disable"})).to("cuda")
-    several = [one(classes, **options) for one in libraries.THEIRS]
+    several = [metric(classes, **options) for metric in libraries.THEIRS]
     scores = torchmetrics.MetricCollection(several, compute_groups=[list(libraries.NAMES)]).to("cuda")
     if changed:
         unwait([mean, scores])
@@ -98,7 +106,7 @@ def grouped(classes: int, changed: bool) -> Calls:
     )
 
 
-def evaluated(classes: int) -> Calls:
+def with_torcheval(classes: int) -> Calls:
     library = libraries.torcheval
     several = [
         getattr(library, name)(num_classes=classes, average="macro", device=torch.device("cuda"))
@@ -106,18 +114,18 @@ def evaluated(classes: int) -> Calls:
     ]
     for metric in several:  # with every class, as its macro recall raises where one is absent
         metric.update(torch.eye(classes, device="cuda"), torch.arange(classes, device="cuda"))
-    return apart([library.Mean(device=torch.device("cuda")), *several])
+    return separately([library.Mean(device=torch.device("cuda")), *several])
 
 
 def by_hand(classes: int) -> Calls:
-    """Nothing is checked, and averages are over all classes."""
+    """Return the calls written by hand, without checks, averaging over all classes."""
     counts = torch.zeros(3, classes, dtype=torch.int64, device="cuda")
-    mean, one = torch.zeros(2, device="cuda"), torch.ones((), dtype=torch.int64, device="cuda")
+    mean, unit = torch.zeros(2, device="cuda"), torch.ones((), dtype=torch.int64, device="cuda")
 
     def update(loss: Tensor, preds: Tensor, target: Tensor) -> None:
         predicted = preds.argmax(1)
-        counts[0].scatter_add_(0, target, one.expand_as(target))
-        counts[1].scatter_add_(0, predicted, one.expand_as(target))
+        counts[0].scatter_add_(0, target, unit.expand_as(target))
+        counts[1].scatter_add_(0, predicted, unit.expand_as(target))
         counts[2].scatter_add_(0, predicted, (predicted == target).to(torch.int64))
         mean[0].add_(loss)
         mean[1].add_(1)
@@ -131,8 +139,8 @@ def by_hand(classes: int) -> Calls:
     return update, compute, lambda: (counts.zero_(), mean.zero_())
 
 
-def fused(make: Callable[[], Calls]) -> Callable[[], Calls]:
-    """The same with Triton's kernels."""
+def with_triton(make: Callable[[], Calls]) -> Callable[[], Calls]:
+    """Return `make` with its calls inside `native.fused()`."""
 
     def within(call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -141,36 +149,41 @@ def fused(make: Callable[[], Calls]) -> Callable[[], Calls]:
 
         return run
 
-    def made() -> Calls:
+    def make_fused() -> Calls:
         update, compute, reset = make()
         return within(update), within(compute), within(reset)
 
-    return made
+    return make_fused
 
 
 FIVE: dict[str, Callable[[int], Calls]] = {
-    "gapless, one collection": in_one,
-    **({"gapless, one collection, `fused()`": lambda n: fused(lambda: in_one(n))()} if triton else {}),
+    "gapless, one collection": in_one_collection,
+    **(
+        {"gapless, one collection, `fused()`": lambda n: with_triton(lambda: in_one_collection(n))()}
+        if triton
+        else {}
+    ),
     "gapless, five metrics": ours,
-    **({"gapless, five metrics, `fused()`": lambda n: fused(lambda: ours(n))()} if triton else {}),
+    **({"gapless, five metrics, `fused()`": lambda n: with_triton(lambda: ours(n))()} if triton else {}),
     "written by hand, unchecked": by_hand,
     "TorchMetrics, five metrics": theirs,
     "TorchMetrics, five metrics, best options": lambda classes: theirs(classes, validate_args=False),
-    "TorchMetrics, groups given, best options": lambda classes: grouped(classes, changed=False),
-    "TorchMetrics, groups given, after `unwait`": lambda classes: grouped(classes, changed=True),
-    **({"torcheval, five metrics": evaluated} if libraries.torcheval else {}),
+    "TorchMetrics, groups given, best options": lambda classes: in_groups(classes, changed=False),
+    "TorchMetrics, groups given, after `unwait`": lambda classes: in_groups(classes, changed=True),
+    **({"torcheval, five metrics": with_torcheval} if libraries.torcheval else {}),
 }
 
 
 def masks_by_hand(name: str) -> Calls:
-    """`MeanIoU` per class and image, or `DiceScore` averaged over the classes of each; nothing is checked."""
+    """Return `MeanIoU` per class and image, or `DiceScore` averaged over each image's classes, by hand
+    without checks."""
     sums = torch.zeros(2, 10 if name == "MeanIoU" else 1, dtype=torch.float64, device="cuda")
-    one = torch.ones((), dtype=torch.int64, device="cuda")
+    unit = torch.ones((), dtype=torch.int64, device="cuda")
 
     def update(preds: Tensor, target: Tensor) -> None:
         pairs = (target * 10 + preds).flatten(1)
         table = torch.zeros(len(pairs), 100, dtype=torch.int64, device="cuda")
-        table = table.scatter_add_(1, pairs, one.expand_as(pairs)).view(-1, 10, 10)
+        table = table.scatter_add_(1, pairs, unit.expand_as(pairs)).view(-1, 10, 10)
         both, either = table.diagonal(0, 1, 2), table.sum(1) + table.sum(2)
         iou = name == "MeanIoU"
         scores = both / (either - both) if iou else (2 * both / either).nanmean(1, keepdim=True)
@@ -181,13 +194,13 @@ def masks_by_hand(name: str) -> Calls:
 
 
 def jaccard_by_hand() -> Calls:
-    """From a confusion matrix; nothing is checked."""
+    """Return the Jaccard index from a confusion matrix, without checks."""
     table = torch.zeros(100, dtype=torch.int64, device="cuda")
-    one = torch.ones((), dtype=torch.int64, device="cuda")
+    unit = torch.ones((), dtype=torch.int64, device="cuda")
 
     def update(preds: Tensor, target: Tensor) -> None:
         pairs = (target * 10 + preds.argmax(1)).flatten()
-        table.scatter_add_(0, pairs, one.expand_as(pairs))
+        table.scatter_add_(0, pairs, unit.expand_as(pairs))
 
     def compute() -> Tensor:
         matrix = table.view(10, 10)
@@ -198,11 +211,11 @@ def jaccard_by_hand() -> Calls:
 
 
 def area_by_hand() -> Calls:
-    """Of probabilities, no two of which are the same; nothing is checked."""
+    """Return the ROC area of distinct probabilities, without checks."""
     kept: list[tuple[Tensor, Tensor]] = []
 
     def compute() -> Tensor:
-        preds, target = (torch.cat(one) for one in zip(*kept, strict=True))
+        preds, target = (torch.cat(tensors) for tensors in zip(*kept, strict=True))
         ordered = target[preds.argsort(descending=True)]
         tps = ordered.cumsum(0)
         return (tps * (1 - ordered)).sum() / (tps[-1] * (len(tps) - tps[-1]))
@@ -211,14 +224,14 @@ def area_by_hand() -> Calls:
 
 
 def binned_by_hand() -> Calls:
-    """The same at 200 thresholds."""
+    """Return the ROC area at 200 thresholds, without checks."""
     edges = torch.linspace(0, 1, 200, device="cuda")
     table = torch.zeros(2 * 201, dtype=torch.int64, device="cuda")
-    one = torch.ones((), dtype=torch.int64, device="cuda")
+    unit = torch.ones((), dtype=torch.int64, device="cuda")
 
     def update(preds: Tensor, target: Tensor) -> None:
         at = torch.bucketize(preds, edges, right=True) * 2 + target
-        table.scatter_add_(0, at, one.expand_as(at))
+        table.scatter_add_(0, at, unit.expand_as(at))
 
     def compute() -> Tensor:
         above = table.view(201, 2).flip(0).cumsum(0)
@@ -229,19 +242,19 @@ def binned_by_hand() -> Calls:
 
 
 def row(name: str, make: Callable[[], Calls], batch: Callable[[], tuple[Tensor, ...]]) -> list[object]:
-    """The fourth update and what follows it, and the waits of that update and of what it comes to."""
-    with gapless.emulate() as seen:
+    """Return the launches of the fourth update, of compute and reset, and the waits of update and compute."""
+    with gapless.emulate() as emulated:
         update, compute, reset = make()
         for _ in range(3):
             update(*batch())
-        given, before = batch(), seen.waits
-        updates = counted(lambda: update(*given))
-        waits, before = seen.waits - before, seen.waits
-        computes = counted(compute)
-        return [name, updates, computes, counted(reset), waits, seen.waits - before]
+        last_batch, before = batch(), emulated.waits
+        updates = count_launches(lambda: update(*last_batch))
+        waits, before = emulated.waits - before, emulated.waits
+        computes = count_launches(compute)
+        return [name, updates, computes, count_launches(reset), waits, emulated.waits - before]
 
 
-def alone(library: Any, name: str, *args: Any, changed: bool = False, **options: Any) -> Callable[[], Calls]:
+def single(library: Any, name: str, *args: Any, changed: bool = False, **options: Any) -> Callable[[], Calls]:
     def make() -> Calls:
         metric = getattr(library, name)(*args, **options).to("cuda")
         if changed:
@@ -254,18 +267,19 @@ def alone(library: Any, name: str, *args: Any, changed: bool = False, **options:
 def rows_of(
     name: str, batch: Callable[[], tuple[Any, ...]], theirs: Any, *args: Any, ways: str = "", **options: Any
 ) -> list[list[object]]:
-    """A metric here and in TorchMetrics, and in the `ways` named: fused, best options, after `unwait`."""
+    """Return rows for a metric here and in TorchMetrics, and for the `ways` named: fused, best options,
+    after `unwait`."""
     shown = "" if "thresholds" not in options else f"(thresholds={options['thresholds']})"
-    ours, metric = alone(native, name, *args, **options), f"`{name}{shown}`"
+    ours, metric = single(native, name, *args, **options), f"`{name}{shown}`"
     rows = [row(f"gapless, {metric}", ours, batch)]
     if "fused" in ways and triton:
-        rows.append(row(f"gapless, {metric}, `fused()`", fused(ours), batch))
-    rows.append(row(f"TorchMetrics, {metric}", alone(theirs, name, *args, **options), batch))
+        rows.append(row(f"gapless, {metric}, `fused()`", with_triton(ours), batch))
+    rows.append(row(f"TorchMetrics, {metric}", single(theirs, name, *args, **options), batch))
     if "best" in ways:
-        best = alone(theirs, name, *args, validate_args=False, **options)
+        best = single(theirs, name, *args, validate_args=False, **options)
         rows.append(row(f"TorchMetrics, {metric}, best options", best, batch))
     if "unwait" in ways:
-        after = alone(theirs, name, *args, changed=True, **options)
+        after = single(theirs, name, *args, changed=True, **options)
         rows.append(row(f"TorchMetrics, {metric}, after `unwait`", after, batch))
     return rows
 
@@ -284,7 +298,7 @@ def binary() -> tuple[Tensor, Tensor]:
 
 
 def segments() -> tuple[Tensor, Tensor]:
-    """Two images of 64 segments, a fifth of the points of another one."""
+    """Return two images of 64 segments, and predictions with a fifth of the points wrong."""
     side = torch.arange(64, device="cuda") // 8
     category = (side + side.unsqueeze(1)) % 10
     target = torch.stack((category, side * 8 + side.unsqueeze(1)), -1).expand(2, -1, -1, -1)
@@ -293,26 +307,28 @@ def segments() -> tuple[Tensor, Tensor]:
 
 
 def boxes(images: int) -> Callable[[], tuple[Any, Any]]:
-    """Images with seven objects, and a hundred boxes near them."""
+    """Return a function that makes images with seven objects each and a hundred boxes near them."""
 
     def batch() -> tuple[Any, Any]:
         preds, target = [], []
         torch.manual_seed(images)  # kernels of `compute` follow from the most boxes of a class in an image
         for _ in range(images):
-            there = torch.rand(7, 2, device="cuda").mul(400).repeat(1, 2)
-            there[:, 2:] += 20 + torch.rand(7, 2, device="cuda") * 100
+            objects = torch.rand(7, 2, device="cuda").mul(400).repeat(1, 2)
+            objects[:, 2:] += 20 + torch.rand(7, 2, device="cuda") * 100
             labels = torch.randint(0, 80, (7,), device="cuda")
             near = torch.randint(0, 7, (100,), device="cuda")
-            found = there[near] + torch.randn(100, 4, device="cuda")
-            preds.append({"boxes": found, "scores": torch.rand(100, device="cuda"), "labels": labels[near]})
-            target.append({"boxes": there, "labels": labels})
+            detected = objects[near] + torch.randn(100, 4, device="cuda")
+            preds.append(
+                {"boxes": detected, "scores": torch.rand(100, device="cuda"), "labels": labels[near]}
+            )
+            target.append({"boxes": objects, "labels": labels})
         return preds, target
 
     return batch
 
 
 def segmentation_table(columns: list[str], pixels: int) -> str:
-    """Of masks; torcheval has no metric of them."""
+    """Return the table of segmentation metrics; torcheval has none."""
     rows: list[list[object]] = []
     options = {"num_classes": 10, "input_format": "index"}
     labels, scores = image(pixels, False), image(pixels, True)
@@ -332,15 +348,16 @@ def area_table(columns: list[str]) -> str:
         options = {"thresholds": thresholds, "ways": "best unwait"}
         rows += rows_of("BinaryAUROC", binary, torchmetrics.classification, **options)
         if libraries.torcheval:
-            made = alone(libraries.torcheval, name, device=torch.device("cuda"))
-            rows.append(row(f"torcheval, `{name}`", made, binary))
+            make = single(libraries.torcheval, name, device=torch.device("cuda"))
+            rows.append(row(f"torcheval, `{name}`", make, binary))
         shown = f"`BinaryAUROC(thresholds={thresholds})`"
         rows.append(row(f"written by hand, {shown}, unchecked", by_hand_, binary))
     return "\n## AUROC, 4096 scores\n\n" + _sheet.table(columns, rows)
 
 
 def detection_tables(columns: list[str]) -> str:
-    """Of segments and boxes; TorchMetrics has the latter where torchvision and pycocotools are installed."""
+    """Return the tables of panoptic quality and boxes; TorchMetrics has the latter with torchvision and
+    pycocotools."""
     text = "\n## Panoptic quality, 2 × 64², 10 categories, 64 segments\n\n"
     rows: list[list[object]] = []
     for kind in ("PanopticQuality", "ModifiedPanopticQuality"):
@@ -352,7 +369,7 @@ def detection_tables(columns: list[str]) -> str:
     for name, library in {"gapless": native, "TorchMetrics": torchmetrics.detection}.items():
         for images in (4, 16):
             if hasattr(library, "MeanAveragePrecision"):
-                make = alone(library, "MeanAveragePrecision")
+                make = single(library, "MeanAveragePrecision")
                 rows.append(row(f"{name}, `MeanAveragePrecision`, {images} images", make, boxes(images)))
     return text + _sheet.table(columns, rows)
 
@@ -361,13 +378,13 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     columns = ["", "update", "compute", "reset", "waits per update", "waits per compute"]
-    others = ["torchmetrics", *(["torcheval"] if libraries.torcheval else [])]
+    packages = ["torchmetrics", *(["torcheval"] if libraries.torcheval else [])]
     text = _sheet.header(
         "Kernels that metrics launch",
         "python benchmarks/metric_launches.py",
         "operators that run on the emulated device, views left out, in the fourth update and in "
-        f"what follows; {' and '.join(f'{one} {metadata.version(one)}' for one in others)}; some are several "
-        "kernels on a GPU; where scores are kept, two more each time that storage doubles; "
+        f"what follows; {' and '.join(f'{package} {metadata.version(package)}' for package in packages)}; "
+        "some are several kernels on a GPU; where scores are kept, two more each time that storage doubles; "
         f"`fused()`: Triton's kernels (Triton {triton.__version__ if triton else 'is not installed'}), whose "
         "times on a GPU have not been measured yet",
     )

@@ -37,7 +37,7 @@ Update = Callable[[Tensor, Tensor, Tensor], Any]
 
 @dataclass(frozen=True)
 class Size:
-    """Images (batch, 3, pixels, pixels) of so many classes."""
+    """Images (batch, 3, pixels, pixels) of `classes` classes."""
 
     pixels: int
     batch: int
@@ -53,25 +53,25 @@ SMALL, FULL, TINY = Size(32, 8, 100), Size(224, 128, 1000), Size(8, 2, 10)
 
 
 def scores(library: Any, size: Size, device: str) -> list[Any]:
-    """The four metrics of classes."""
+    """Return the four metrics of classes."""
     options = {"task": "multiclass", "num_classes": size.classes, "average": size.average}
     return [getattr(library, name)(**options).to(device) for name in SCORES]
 
 
 def theirs(size: Size, device: str, mean: Any, weigh: Callable[[Tensor], Any]) -> Update:
-    """TorchMetrics, with the loss weighed as told."""
-    average, others = mean.to(device), scores(torchmetrics, size, device)
+    """Return the update of TorchMetrics, with the loss weighted by `weigh`."""
+    average, class_metrics = mean.to(device), scores(torchmetrics, size, device)
 
     def update(loss: Tensor, output: Tensor, labels: Tensor) -> None:
         average.update(loss, weigh(loss))
-        for metric in others:
+        for metric in class_metrics:
             metric.update(output, labels)
 
     return update
 
 
-def timed(size: Size, device: str, on_host: bool) -> Update:
-    """The same without the check for NaN, and the mean step time beside it: on the host, or on the device."""
+def with_step_times(size: Size, device: str, on_host: bool) -> Update:
+    """Return the update without the check for NaN, with mean step times on the host or the device."""
     update = theirs(size, device, UncheckedMean(), torch.ones_like)
     mean = UncheckedMean().to("cpu" if on_host else device)
     last = time.perf_counter()
@@ -90,13 +90,13 @@ def timed(size: Size, device: str, on_host: bool) -> Update:
     return both
 
 
-def unwaited(size: Size, device: str) -> Update:
-    average, others = torchmetrics.MeanMetric().to(device), scores(torchmetrics, size, device)
-    unwait([average, *others])
+def after_unwait(size: Size, device: str) -> Update:
+    average, class_metrics = torchmetrics.MeanMetric().to(device), scores(torchmetrics, size, device)
+    unwait([average, *class_metrics])
 
     def update(loss: Tensor, output: Tensor, labels: Tensor) -> None:
         average.update(loss, 1.0)
-        for metric in others:
+        for metric in class_metrics:
             metric.update(output, labels)
 
     return update
@@ -105,17 +105,17 @@ def unwaited(size: Size, device: str) -> Update:
 def ours(size: Size, device: str) -> Update:
     average = native.MeanMetric().to(device)
     options = {"task": "multiclass", "num_classes": size.classes, "average": size.average}
-    others = native.MetricCollection([getattr(native, name)(**options) for name in SCORES]).to(device)
+    class_metrics = native.MetricCollection([getattr(native, name)(**options) for name in SCORES]).to(device)
 
     def update(loss: Tensor, output: Tensor, labels: Tensor) -> None:
         average.update(loss, 1.0)
-        others.update(output, labels)
+        class_metrics.update(output, labels)
 
     return update
 
 
 def stages(size: Size, device: str) -> dict[str, Update]:
-    """The updates, in the order in which one comes to them."""
+    """Return the updates, in the order of the example's steps."""
     return {
         "no metrics": lambda loss, output, labels: None,
         "TorchMetrics, as first written": theirs(size, device, torchmetrics.MeanMetric(), lambda loss: 1.0),
@@ -123,15 +123,15 @@ def stages(size: Size, device: str) -> dict[str, Update]:
             size, device, torchmetrics.MeanMetric(), torch.ones_like
         ),
         "step 2: no check for NaN": theirs(size, device, UncheckedMean(), torch.ones_like),
-        "step 3: and step times, on the host": timed(size, device, on_host=True),
-        "step 4: and step times, on the device": timed(size, device, on_host=False),
-        "TorchMetrics, as first written, after `unwait`": unwaited(size, device),
+        "step 3: and step times, on the host": with_step_times(size, device, on_host=True),
+        "step 4: and step times, on the device": with_step_times(size, device, on_host=False),
+        "TorchMetrics, as first written, after `unwait`": after_unwait(size, device),
         "gapless.metrics": ours(size, device),
     }
 
 
 def steps(size: Size) -> _stages.Steps:
-    """A training step for each; they share a network."""
+    """Return for a device a training step per update; they share a network."""
 
     def on(device: str) -> dict[str, _stages.Step]:
         torch.manual_seed(0)
@@ -159,9 +159,9 @@ def steps(size: Size) -> _stages.Steps:
 
 
 def sheet(rows: list[_stages.Measured], size: Size, rounds: int, block: int, command: str) -> str:
-    """All of it, as Markdown."""
-    told = f"{size}; torchmetrics {metadata.version('torchmetrics')}"
-    text = _sheet.header("Metrics in a training step", command, _stages.method(rounds, block, told))
+    """Return the sheet."""
+    sizes = f"{size}; torchmetrics {metadata.version('torchmetrics')}"
+    text = _sheet.header("Metrics in a training step", command, _stages.method(rounds, block, sizes))
     return text + _stages.table(rows)
 
 

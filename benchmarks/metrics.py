@@ -46,7 +46,7 @@ Update = Callable[[Tensor, Tensor, Tensor], Any]
 
 
 class Contender(NamedTuple):
-    """A mean loss and macro accuracy, precision, recall and F1."""
+    """A mean loss and macro accuracy, precision, recall and F1, from one library."""
 
     update: Update
     compute: Callable[[], Any]
@@ -63,7 +63,7 @@ def ours(classes: int, device: str) -> Contender:
     )
 
 
-def in_one(classes: int, device: str) -> Contender:
+def in_one_collection(classes: int, device: str) -> Contender:
     several = {name: getattr(native, name)(classes) for name in NAMES}
     scores = native.MetricCollection({"loss": native.MeanMetric(), **several}).to(device)
     return Contender(
@@ -100,7 +100,7 @@ def their_collection(classes: int, device: str, best: bool) -> Contender:
     )
 
 
-def evaluated(classes: int, device: str) -> Contender:
+def with_torcheval(classes: int, device: str) -> Contender:
     loss = torcheval.Mean(device=torch.device(device))
     several = [
         getattr(torcheval, name)(num_classes=classes, average="macro", device=torch.device(device))
@@ -118,11 +118,11 @@ def evaluated(classes: int, device: str) -> Contender:
 
 CONTENDERS: dict[str, Callable[[int, str], Contender]] = {
     "gapless": ours,
-    "gapless, the loss in the collection": in_one,
+    "gapless, the loss in the collection": in_one_collection,
     "TorchMetrics, five metrics": theirs,
     "TorchMetrics, `MetricCollection`": lambda c, d: their_collection(c, d, False),
     "TorchMetrics, best options": lambda c, d: their_collection(c, d, True),
-    **({"torcheval, five metrics": evaluated} if torcheval else {}),
+    **({"torcheval, five metrics": with_torcheval} if torcheval else {}),
 }
 
 
@@ -134,7 +134,7 @@ def batch(classes: int, size: int, device: str = "cpu") -> tuple[Tensor, Tensor,
 
 
 def in_turn(calls: dict[str, Callable[[], Any]], rounds: int, seconds: float = 0.02) -> dict[str, float]:
-    """Microseconds per call in the best round; every call has its turn in every round."""
+    """Return the microseconds per call in the best round; all calls take turns."""
     repeats = {}
     for name, call in calls.items():
         for _ in range(3):
@@ -142,18 +142,18 @@ def in_turn(calls: dict[str, Callable[[], Any]], rounds: int, seconds: float = 0
         began = time.perf_counter()
         call()
         repeats[name] = max(3, int(seconds / (time.perf_counter() - began)))
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             began = time.perf_counter()
             for _ in range(repeats[name]):
                 call()
-            found[name].append((time.perf_counter() - began) / repeats[name] * 1e6)
-    return {name: min(several) for name, several in found.items()}
+            times[name].append((time.perf_counter() - began) / repeats[name] * 1e6)
+    return {name: min(several) for name, several in times.items()}
 
 
-def most_at_once(call: Callable[[], Any]) -> int:
-    """Bytes a call allocates and holds at once: the most of torch's, and the most of Python's and NumPy's."""
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """Return the bytes a call holds at once: torch's peak plus that of Python and NumPy."""
     with torch.profiler.profile(profile_memory=True) as profile:
         call()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -172,33 +172,36 @@ def most_at_once(call: Callable[[], Any]) -> int:
 
 
 def waits(make: Callable[[int, str], Contender], classes: int) -> int:
-    """Waits of an update on the emulated device, after two others."""
-    with gapless.emulate() as seen:
+    """Return the waits of the third update on the emulated device."""
+    with gapless.emulate() as emulated:
         contender, data = make(classes, "cuda"), batch(classes, 128, "cuda")
         for _ in range(2):
             contender.update(*data)
-        before = seen.waits
+        before = emulated.waits
         contender.update(*data)
-        return int(seen.waits - before)
+        return int(emulated.waits - before)
 
 
 def classification_rows(size: tuple[int, int], rounds: int) -> list[list[object]]:
     classes, rows = size
     data = batch(classes, rows)
-    made = {name: make(classes, "cpu") for name, make in CONTENDERS.items()}
-    update = in_turn({name: lambda one=one: one.update(*data) for name, one in made.items()}, rounds)
-    with_forward = {name: one.forward for name, one in made.items() if one.forward}
+    contenders = {name: make(classes, "cpu") for name, make in CONTENDERS.items()}
+    update = in_turn(
+        {name: lambda contender=contender: contender.update(*data) for name, contender in contenders.items()},
+        rounds,
+    )
+    with_forward = {name: contender.forward for name, contender in contenders.items() if contender.forward}
     forward = in_turn({n: lambda call=call: call(*data) for n, call in with_forward.items()}, rounds)
     floor = in_turn({"argmax": lambda: data[1].argmax(1)}, rounds)["argmax"]
     table: list[list[object]] = []
-    for name, one in made.items():
+    for name, contender in contenders.items():
         table.append(
             [
                 name,
                 f"{update[name]:.0f}",
                 f"{update[name] / update['gapless']:.1f}",
                 f"{forward[name]:.0f}" if name in forward else "–",
-                f"{most_at_once(lambda one=one: one.update(*data)) / 1e3:.1f}",
+                f"{peak_bytes(lambda contender=contender: contender.update(*data)) / 1e3:.1f}",
                 waits(CONTENDERS[name], classes),
             ]
         )
@@ -207,10 +210,10 @@ def classification_rows(size: tuple[int, int], rounds: int) -> list[list[object]
 
 def mean_rows(rounds: int) -> list[list[object]]:
     value, state = torch.tensor(0.5), torch.zeros(())
-    one, two = native.MeanMetric(), native.MeanMetric(nan_strategy="disable")
+    ours, two = native.MeanMetric(), native.MeanMetric(nan_strategy="disable")
     three, four = torchmetrics.MeanMetric(), torchmetrics.MeanMetric(nan_strategy="disable")
     calls: dict[str, Callable[[], Any]] = {
-        "gapless": lambda: one.update(value),
+        "gapless": lambda: ours.update(value),
         'gapless, `nan_strategy="disable"`': lambda: two.update(value),
         "TorchMetrics": lambda: three.update(value),
         'TorchMetrics, `nan_strategy="disable"`': lambda: four.update(value),
@@ -219,40 +222,42 @@ def mean_rows(rounds: int) -> list[list[object]]:
         five = torcheval.Mean()
         calls["torcheval"] = lambda: five.update(value)
     calls["`add_` to one tensor"] = lambda: state.add_(value)
-    found = in_turn(calls, rounds)
-    return [[name, f"{time_:.1f}", f"{time_ / found['gapless']:.2f}"] for name, time_ in found.items()]
+    best_times = in_turn(calls, rounds)
+    return [
+        [name, f"{time_:.1f}", f"{time_ / best_times['gapless']:.2f}"] for name, time_ in best_times.items()
+    ]
 
 
-class Collectives(TorchDispatchMode):
-    """Counts what the process group is asked for, whoever asks."""
+class CollectiveCounter(TorchDispatchMode):
+    """Counts the collectives the process group runs, whoever calls them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
-            self.seen[func.name().split("::")[1].split(".")[0].strip("_")] += 1
+            self.counts[func.name().split("::")[1].split(".")[0].strip("_")] += 1
         return func(*args, **(kwargs or {}))
 
 
 def count_collectives(into: str) -> None:
-    """What one of two processes does: an update, then ``compute`` under a counter."""
+    """Run in one of two processes: an update, then ``compute`` under a counter."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    found: dict[str, dict[str, int]] = {}
+    counts_of: dict[str, dict[str, int]] = {}
     for name, make in CONTENDERS.items():
         contender = make(1000, "cpu")
         loss, preds, _ = batch(1000, 1000)
         # Every class, because torcheval's macro recall raises where one is absent.
         contender.update(loss, preds, torch.arange(1000))
-        with Collectives() as counter:
+        with CollectiveCounter() as counter:
             contender.compute()
-            found[name] = dict(counter.seen)
+            counts_of[name] = dict(counter.counts)
     dist.destroy_process_group()
     if os.environ["RANK"] == "0":
-        Path(into).write_text(json.dumps(found))
+        Path(into).write_text(json.dumps(counts_of))
 
 
 def collective_rows() -> list[list[object]]:
@@ -270,10 +275,10 @@ def collective_rows() -> list[list[object]]:
         ]
         if sum(abs(process.wait(120)) for process in processes):
             raise RuntimeError("a process that counts collectives failed")
-        found = json.loads(Path(into).read_text())
+        counts_of = json.loads(Path(into).read_text())
     return [
-        [name, sum(seen.values()), ", ".join(f"{n} {kind}" for kind, n in seen.items())]
-        for name, seen in found.items()
+        [name, sum(counts.values()), ", ".join(f"{n} {kind}" for kind, n in counts.items())]
+        for name, counts in counts_of.items()
     ]
 
 

@@ -20,12 +20,12 @@ from _sheet import header, main, table
 
 PROJECT = Path(__file__).resolve().parents[1]
 STEPS = "5"
-"""Steady steps of each script: fewer than by default, since a number is told as often in a short run."""
-EVERYTHING = ("--memory", "--gpu", "a100,l4", "--price", "a100=1.8,l4=0.8")
-"""What makes a report tell as many numbers as it can."""
-NONE = "no report"
-PATIENCE = 60.0
-"""Seconds in which a check that is interrupted writes its report."""
+"""Steady steps per script; fewer than the default, as a short run repeats its numbers as often."""
+MANY_NUMBERS = ("--memory", "--gpu", "a100,l4", "--price", "a100=1.8,l4=0.8")
+"""Options that make a report state as many numbers as it can."""
+NO_REPORT = "no report"
+INTERRUPT_SECONDS = 60.0
+"""Seconds within which an interrupted check writes its report."""
 FOLDERS = ("tests/field/scripts", "examples/screens", "benchmarks/stacks")
 sys.path.insert(0, str(PROJECT / "tests"))
 
@@ -34,12 +34,12 @@ import one_truth
 import gapless
 
 
-def checked(script: Path, budget: float) -> tuple[str, list[str]]:
-    """The verdict on a script, and what its report says twice; without a report, why there is none."""
+def check(script: Path, budget: float) -> tuple[str, list[str]]:
+    """Return the verdict on a script and the contradictions in its report; or why there is no report."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "run.gapless.json"
         words = [sys.executable, "-m", "gapless", "check", "-q", "--steps", STEPS, "--loader-budget", "2"]
-        words += ["--no-tries", *EVERYTHING]
+        words += ["--no-tries", *MANY_NUMBERS]
         text = script.read_text()
         words += ["--world-size", "2"] if "LOCAL_RANK" in text else []
         words += ["--devices", "2"] if "cuda:1" in text else []
@@ -52,36 +52,36 @@ def checked(script: Path, budget: float) -> tuple[str, list[str]]:
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)  # what was seen until then is a report, too
             try:
-                process.wait(PATIENCE)
+                process.wait(INTERRUPT_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         if not saved.exists():
-            return f"{NONE} in {budget:g} s", []
+            return f"{NO_REPORT} in {budget:g} s", []
         report = gapless.report(gapless.load(saved))
     return report.sentence, one_truth.contradictions(report)
 
 
-def sheet(given: argparse.Namespace) -> str:
-    scripts = [Path(path) for path in given.scripts.split(",") if path] or [
+def sheet(arguments: argparse.Namespace) -> str:
+    scripts = [Path(path) for path in arguments.scripts.split(",") if path] or [
         path for folder in FOLDERS for path in sorted((PROJECT / folder).glob("[!_]*.py"))
     ]
-    kept = Path(given.keep) if given.keep else None
+    kept = Path(arguments.keep) if arguments.keep else None
     results = json.loads(kept.read_text()) if kept is not None and kept.exists() else {}
     for script in scripts:
         if script.name not in results:
-            results[script.name] = checked(script.resolve(), given.budget)
+            results[script.name] = check(script.resolve(), arguments.budget)
             sentence, differences = results[script.name]
             print(f"{script.name}: {sentence}", *(f"  {each}" for each in differences), sep="\n", flush=True)
             if kept is not None:
                 kept.write_text(json.dumps(results))
-    reports = {name: result for name, result in results.items() if not result[0].startswith(NONE)}
+    reports = {name: result for name, result in results.items() if not result[0].startswith(NO_REPORT)}
     rows: list[list[object]] = [
         [name, sentence, "; ".join(differences) or "none"]
         for name, (sentence, differences) in reports.items()
     ]
     method = (
-        f"each script is checked with `gapless check {' '.join(EVERYTHING)}`; `tests/one_truth.py` gathers "
+        f"each script is checked with `gapless check {' '.join(MANY_NUMBERS)}`; `tests/one_truth.py` gathers "
         "every number of its report with the name of what it is, from text, JSON and data, and compares "
         "those of one name, among them who limits a step and how much of it the GPU works"
     )

@@ -50,13 +50,13 @@ UNINITIALISED = dict.fromkeys(
     ),
     "its values are whatever the memory held",
 ) | {"fft.ihfftn out=": "torch does not write its result for one-dimensional input"}
-"""Entries (and spellings) whose values are not compared, and why."""
+"""Entries (or spellings) whose values are not compared, and why."""
 
 ON_HOST = frozenset({"tensor_split"})
-"""Entries whose arguments behind the first have to stay on the host."""
+"""Entries whose arguments after the first must stay on the host."""
 
 REASONS: dict[str, str] = {}
-"""Why an entry misses, by its name."""
+"""Reasons for misses, by entry."""
 
 ROUNDED = "to rounding"
 TOLERANCES = {
@@ -64,8 +64,8 @@ TOLERANCES = {
     torch.float32: {"rtol": 1e-4, "atol": 1e-4},
     torch.float16: {"rtol": 5e-3, "atol": 5e-3},
 }
-"""Where autograd takes another way below a dispatch mode, long sums and factorizations differ a little.
-Attention of halves is added up in float32, as on a GPU; the CPU's plain formula rounds each step."""
+"""Below a dispatch mode autograd takes other ways, so long sums and factorizations differ a little.
+Attention of halves accumulates in float32 as on a GPU; the CPU's plain formula rounds each step."""
 
 RECORD = SHEET.with_suffix(".json")
 METHOD = (
@@ -79,7 +79,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Case:
-    """One call: an entry, how it is spelled, and its sample's number."""
+    """One call: an entry, its spelling, and the number of its sample."""
 
     op: Any
     variant: str
@@ -98,7 +98,7 @@ class Case:
 
 @dataclass
 class Result:
-    """What a call gave."""
+    """The outcome of a call."""
 
     outputs: list[Any] = field(default_factory=list)
     gradients: list[Tensor | None] = field(default_factory=list)
@@ -126,12 +126,12 @@ class Tally:
 
 
 def cases(op: Any, samples: int) -> Iterator[Case]:
-    """The calls to try of one entry: all spellings for its first type, the function alone for the others."""
+    """Yield the calls of one entry: all spellings for its first dtype, the function for the others."""
     supported = [dtype for dtype in DTYPES if dtype in op.supported_dtypes("cpu")]
     supported = supported or sorted(op.supported_dtypes("cpu"), key=str)[:1]
     for position, dtype in enumerate(supported):
         wanted = samples if position == 0 else max(1, samples // 2)
-        for number, sample in enumerate(spread(op, dtype, wanted)):
+        for number, sample in enumerate(samples_of(op, dtype, wanted)):
             for variant in variants(op) if position == 0 else ("function",):
                 yield Case(op, variant, dtype, number, sample)
 
@@ -146,18 +146,18 @@ def variants(op: Any) -> Iterator[str]:
         yield "out="
 
 
-def spread(op: Any, dtype: torch.dtype, wanted: int) -> list[Any]:
-    """`wanted` of the entry's sample inputs, from the first to the last of the leading 48."""
+def samples_of(op: Any, dtype: torch.dtype, wanted: int) -> list[Any]:
+    """Return `wanted` of the entry's sample inputs, spread over the first 48."""
     torch.manual_seed(SEED)
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
-    found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), 48))
-    if len(found) <= wanted:
-        return found
-    return [found[round(i * (len(found) - 1) / max(1, wanted - 1))] for i in range(wanted)]
+    inputs = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), 48))
+    if len(inputs) <= wanted:
+        return inputs
+    return [inputs[round(i * (len(inputs) - 1) / max(1, wanted - 1))] for i in range(wanted)]
 
 
-def spelled(case: Case) -> Callable[..., Any]:
-    """The callable of this spelling, taking the sample's inputs."""
+def callable_of(case: Case) -> Callable[..., Any]:
+    """Return the callable of the case's spelling, taking the sample's inputs."""
     if case.variant == "method":
         return case.op.method_variant  # type: ignore[no-any-return]
     if case.variant == "in place":
@@ -175,8 +175,9 @@ def spelled(case: Case) -> Callable[..., Any]:
     return case.op  # type: ignore[no-any-return]
 
 
-def copied(value: Any, device: str) -> Any:
-    """`value` with its tensors copied to `device` as fresh leaves, and the CPU's name replaced by its."""
+def copy_to(value: Any, device: str) -> Any:
+    """Return `value` with its tensors copied to `device` as leaves, and the CPU's name replaced by the
+    device's."""
     if isinstance(value, Tensor):
         fresh = value.detach().clone() if device == "cpu" else value.detach().to(device, copy=True)
         return fresh.requires_grad_(value.requires_grad)
@@ -185,26 +186,26 @@ def copied(value: Any, device: str) -> Any:
     if device != "cpu" and isinstance(value, torch.device) and value.type == "cpu":
         return torch.device(device)
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(copied(item, device) for item in value) if type(value) in (list, tuple) else value
+        return type(value)(copy_to(item, device) for item in value) if type(value) in (list, tuple) else value
     if type(value) is dict:
-        return {key: copied(item, device) for key, item in value.items()}
+        return {key: copy_to(item, device) for key, item in value.items()}
     return value
 
 
 def perform(case: Case, device: str) -> Result:
-    """Run the case on `device`; an error is part of the result."""
+    """Run the case on `device`; an error becomes part of the result."""
     result = Result()
     sample = case.sample
     rest = "cpu" if case.op.name in ON_HOST else device
-    inputs = [copied(sample.input, device), *(copied(value, rest) for value in sample.args)]
-    options = copied(sample.kwargs, rest)
+    inputs = [copy_to(sample.input, device), *(copy_to(value, rest) for value in sample.args)]
+    options = copy_to(sample.kwargs, rest)
     watched: list[str] = []
     emulator = _on_wait(watched) if device != "cpu" else None
     torch.manual_seed(SEED)
     inference = case.variant == "out=" or not _differentiable(case)
     try:
         with torch.set_grad_enabled(not inference):
-            out = spelled(case)(*inputs, **options)
+            out = callable_of(case)(*inputs, **options)
         result.outputs = [value for value in tree_flatten(out)[0] if not callable(value)]
         if not inference:
             backward(sample.output_process_fn_grad(out))
@@ -232,22 +233,22 @@ def _differentiable(case: Case) -> bool:
 
 
 def backward(out: Any) -> None:
-    """Backward from all outputs that can, with fixed gradients."""
+    """Run backward from all differentiable outputs, with fixed gradients."""
     roots = [value for value in tree_flatten(out)[0] if isinstance(value, Tensor) and value.requires_grad]
     if roots:
         torch.autograd.backward(roots, [torch.full_like(root, 0.5) for root in roots])
 
 
 def _on_wait(watched: list[str]) -> list[Any]:
-    """Have the emulation that is on put waits into `watched`, until what is returned is cleared."""
+    """Append waits of the active emulation to `watched` until the returned list is cleared."""
     emulator = current()
     assert emulator is not None
     listeners = emulator.recorder.on_wait
-    listeners.append(lambda site: watched.append(_described(site)))
+    listeners.append(lambda site: watched.append(_describe_wait(site)))
     return listeners
 
 
-def _described(site: Any) -> str:
+def _describe_wait(site: Any) -> str:
     where = f" in {site.node}" if site.node else ""
     detail = f", {site.detail}" if site.detail else ""
     call = f" ({site.call})" if site.call else ""
@@ -258,7 +259,7 @@ def _described(site: Any) -> str:
 
 
 def differences(case: Case, plain: Result, emulated: Result) -> Iterator[tuple[str, str]]:
-    """Kind and description of everything that is not as it should be."""
+    """Yield the kind and description of every difference."""
     if emulated.error:
         kind = (
             "mixed devices"
@@ -272,13 +273,13 @@ def differences(case: Case, plain: Result, emulated: Result) -> Iterator[tuple[s
     if any(name != "cuda:0" for name in emulated.gradient_devices):
         yield "gradient's device", f"gradients on {', '.join(emulated.gradient_devices)}"
     if not UNINITIALISED.keys() & {case.op.name, f"{case.op.name} {case.variant}"}:
-        for what, left, right in (
+        for compared_part, left, right in (
             ("values", plain.outputs, emulated.outputs),
             ("gradients", plain.gradients, emulated.gradients),
         ):
             if _unequal(left, right, exactly=True):
                 problem = _unequal(left, right, exactly=False)
-                yield (what, f"{what}: {problem}") if problem else (ROUNDED, "")
+                yield (compared_part, f"{compared_part}: {problem}") if problem else (ROUNDED, "")
 
 
 def _unequal(left: list[Any], right: list[Any], exactly: bool) -> str:
@@ -314,7 +315,7 @@ def _unequal_tensors(a: Tensor, b: Tensor, exactly: bool) -> str:
 
 
 def compare(op: Any, samples: int, tally: Tally) -> None:
-    """Run one entry in all its spellings, and count."""
+    """Run one entry in all its spellings and count outcomes."""
     try:
         todo = list(cases(op, samples))
     except Exception as error:
@@ -330,14 +331,14 @@ def compare(op: Any, samples: int, tally: Tally) -> None:
             continue
         tally.called[case.name] += 1
         tally.calls[case.variant] += 1
-        found = list(differences(case, left, right))
-        for kind, text in found:
+        differing = list(differences(case, left, right))
+        for kind, text in differing:
             tally.kinds[kind] += 1
             if kind == ROUNDED:
                 tally.rounded[case.name] += 1
             else:
                 tally.misses.setdefault(f"{case.name} ({case.variant}): {kind}", f"{case}: {text}")
-        tally.kinds["as on the CPU"] += not found
+        tally.kinds["as on the CPU"] += not differing
         for wait in right.waits:
             tally.waiting.setdefault(case.name, Counter())[wait] += 1
 
@@ -358,8 +359,8 @@ def run(entries: list[Any], samples: int, progress: bool = False) -> Tally:
 # -- the sheet -------------------------------------------------------------------------------------
 
 
-def record(tally: Tally) -> dict[str, Any]:
-    """What later runs are compared with: counts, misses and the waits of each entry."""
+def to_record(tally: Tally) -> dict[str, Any]:
+    """Return what later runs are compared with: counts, misses and the waits of each entry."""
     return {
         "counts": dict(sorted(tally.kinds.items())),
         "misses": dict(sorted(tally.misses.items())),
@@ -368,16 +369,16 @@ def record(tally: Tally) -> dict[str, Any]:
 
 
 def worse(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Misses, and waits of entries, that the earlier record does not have."""
-    found = [text for key, text in now["misses"].items() if key not in before["misses"]]
+    """List misses and waits that the earlier record lacks."""
+    worse_texts = [text for key, text in now["misses"].items() if key not in before["misses"]]
     for name, waits in now["waits"].items():
-        known = before["waits"].get(name, [])
-        found += [f"{name} waits anew: {wait}" for wait in waits if wait not in known]
-    return found
+        waits_before = before["waits"].get(name, [])
+        worse_texts += [f"{name} waits anew: {wait}" for wait in waits if wait not in waits_before]
+    return worse_texts
 
 
 def sheet(tally: Tally, samples: int, seconds: float) -> str:
-    """The sheet in Markdown."""
+    """Return the sheet in Markdown."""
     calls = sum(tally.calls.values())
     alike = tally.kinds["as on the CPU"]
     header = _sheet.header(
@@ -401,8 +402,8 @@ def sheet(tally: Tally, samples: int, seconds: float) -> str:
     lines = [
         header,
         summary,
-        _sheet.table(["calls", "number"], [list(one) for one in sorted(tally.calls.items())]),
-        _sheet.table(["outcome", "number"], [list(one) for one in sorted(tally.kinds.items())]),
+        _sheet.table(["calls", "number"], [list(count) for count in sorted(tally.calls.items())]),
+        _sheet.table(["outcome", "number"], [list(count) for count in sorted(tally.kinds.items())]),
         "## Misses\n",
         _sheet.table(["call", "reason"], misses) if misses else "None.\n",
         "## Entries that differ by rounding\n",
@@ -439,16 +440,16 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{tally.entries} entries, {sum(tally.calls.values())} calls, {seconds:.0f} s: {dict(tally.kinds)}")
     for text in tally.misses.values():
         print(f"miss: {text}")
-    now = record(tally)
+    now = to_record(tally)
     if options.write:
         _sheet.write(SHEET.stem, sheet(tally, options.samples, seconds))
         RECORD.write_text(json.dumps(now, indent=1) + "\n")
         return 0
     before = json.loads(RECORD.read_text()) if RECORD.exists() else {"misses": {}, "waits": {}}
-    found = worse(now, before)
-    for text in found:
+    regressions = worse(now, before)
+    for text in regressions:
         print(f"worse: {text}")
-    return 1 if found else 0
+    return 1 if regressions else 0
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Case:
-    """Two ways to one result; `masked` where it depends on a mask how long they take."""
+    """Two ways to one result; `masked` if their times depend on a mask."""
 
     name: str
     theirs: Callable[[Data], Any]
@@ -54,13 +54,13 @@ class Case:
     masked: bool = False
 
 
-def _assigned(d: Data) -> Tensor:
+def _assign(d: Data) -> Tensor:
     x = d.x.clone()
     x[d.mask] = d.y[d.mask]
     return x
 
 
-def _number_assigned(d: Data) -> Tensor:
+def _assign_number(d: Data) -> Tensor:
     x = d.y.clone()
     x[d.labels] = 0.5
     return x
@@ -83,14 +83,14 @@ CASES = [
     ),
     Case("compact", lambda d: d.x[d.chosen], lambda d: ops.compact(d.x, d.chosen, size=d.kept).values, True),
     Case("nonzero", lambda d: d.chosen.nonzero(), lambda d: ops.nonzero(d.chosen, size=d.kept).values, True),
-    Case("assign", _assigned, lambda d: ops.assign(d.x, d.mask, d.y), True),
+    Case("assign", _assign, lambda d: ops.assign(d.x, d.mask, d.y), True),
     Case(
         "masked_scatter",
         lambda d: d.x.masked_scatter(d.mask, d.source),
         lambda d: ops.masked_scatter(d.x, d.mask, d.source),
         True,
     ),
-    Case("assign, a number", _number_assigned, lambda d: ops.assign(d.y, d.labels, 0.5)),
+    Case("assign, a number", _assign_number, lambda d: ops.assign(d.y, d.labels, 0.5)),
     Case(
         "repeat_interleave",
         lambda d: d.x.repeat_interleave(d.repeats, dim=0),
@@ -125,55 +125,56 @@ CASES = [
 ]
 
 
-def both_ways(call: Callable[[Data], Any], data: Data) -> None:
-    """The call, and its backward pass where it has one."""
+def run_with_backward(call: Callable[[Data], Any], data: Data) -> None:
+    """Run the call, and its backward pass if it has one."""
     result = call(data)
     if isinstance(result, Tensor) and result.requires_grad:
         leaves = [leaf for leaf in (data.x, data.source) if leaf.requires_grad]
         torch.autograd.grad(result.sum(), leaves, allow_unused=True)
 
 
-def timed(case: Case, data: Data, rounds: int, calls: int) -> tuple[list[float], list[float]]:
-    """Seconds per call of `theirs` and `ours`, in turn; on a GPU up to the end of its work."""
+def time_both(case: Case, data: Data, rounds: int, calls: int) -> tuple[list[float], list[float]]:
+    """Return the seconds per call of `theirs` and `ours`, in turn; on a GPU until its work ends."""
     finish = torch.cuda.synchronize if data.x.is_cuda else lambda: None
-    found: tuple[list[float], list[float]] = ([], [])
+    seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds + 1):
-        for way, times in zip((case.theirs, case.ours), found, strict=True):
+        for way, times in zip((case.theirs, case.ours), seconds, strict=True):
             finish()
             began = time.perf_counter()
             for _ in range(calls):
-                both_ways(way, data)
+                run_with_backward(way, data)
             finish()
             if turn:  # the first warms up
                 times.append((time.perf_counter() - began) / calls)
-    return found
+    return seconds
 
 
-def waits(case: Case, data: Data) -> list[int]:
-    """Waits of one call of either: what torch's debug mode warns of, or the emulated device counts."""
-    found = []
+def count_waits(case: Case, data: Data) -> list[int]:
+    """Return the waits of one call of each: warnings of torch's debug mode, or counts of the emulated
+    device."""
+    counts = []
     if data.x.is_cuda:
         for way in (case.theirs, case.ours):
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 with warnings.catch_warnings(record=True) as heard:
                     warnings.simplefilter("always")
-                    both_ways(way, data)
+                    run_with_backward(way, data)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-            found.append(sum("synchronizing CUDA operation" in str(warning.message) for warning in heard))
-        return found
-    with gapless.emulate() as seen:
+            counts.append(sum("synchronizing CUDA operation" in str(warning.message) for warning in heard))
+        return counts
+    with gapless.emulate() as emulated:
         data = Data(64, 0.5, "cuda")
         for way in (case.theirs, case.ours):
-            before = seen.waits
-            both_ways(way, data)
-            found.append(seen.waits - before)
-    return found
+            before = emulated.waits
+            run_with_backward(way, data)
+            counts.append(emulated.waits - before)
+    return counts
 
 
-class Launches(TorchDispatchMode):
-    """Counts operators that compute or copy; a view launches nothing."""
+class LaunchCounter(TorchDispatchMode):
+    """Counts operators that compute or copy; views launch nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,27 +186,29 @@ class Launches(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def launched(case: Case, data: Data) -> list[int]:
-    """Kernels and copies of one call of either; without a GPU, operators that would launch some."""
-    found = []
+def count_launches(case: Case, data: Data) -> list[int]:
+    """Return the kernels and copies of one call of each; without a GPU, operators that would launch some."""
+    counts = []
     for way in (case.theirs, case.ours):
-        both_ways(way, data)
+        run_with_backward(way, data)
         if data.x.is_cuda:
-            with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
-                both_ways(way, data)
+            with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as recorded:
+                run_with_backward(way, data)
                 torch.cuda.synchronize()
-            found.append(sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events()))
+            counts.append(
+                sum(event.device_type == torch.autograd.DeviceType.CUDA for event in recorded.events())
+            )
         else:
-            with Launches() as counted:
-                both_ways(way, data)
-            found.append(counted.count)
-    return found
+            with LaunchCounter() as counted:
+                run_with_backward(way, data)
+            counts.append(counted.count)
+    return counts
 
 
 def row(case: Case, density: float | None, data: Data, rounds: int, calls: int) -> list[object]:
-    theirs, ours = (statistics.median(times) for times in timed(case, data, rounds, calls))
-    before, after = waits(case, data)
-    more, less = launched(case, data)
+    theirs, ours = (statistics.median(times) for times in time_both(case, data, rounds, calls))
+    before, after = count_waits(case, data)
+    more, less = count_launches(case, data)
     return [
         case.name,
         "" if density is None else f"{density:g}",

@@ -13,40 +13,40 @@ import torch
 from gapless.analyze.estimate.times import UPDATES
 from gapless.capture import host_speed
 
-COUNT = 465
-"""Parameters, as the published case has them (``docs/price.md``)."""
-SECONDS = 0.5
+PARAMETERS = 465
+"""As in the published case (``docs/price.md``)."""
+MEASURE_SECONDS = 0.5
 WAYS: dict[str, dict[str, Any]] = {"fused": {"fused": True}, "foreach": {"foreach": True}}
 OPTIMIZERS = (torch.optim.AdamW, torch.optim.SGD)
 
 
 @contextlib.contextmanager
-def nothing_done() -> Iterator[None]:
-    """Operators over lists return what they are given, so that only Python is left."""
+def without_list_operators() -> Iterator[None]:
+    """Replace operators over lists by functions that return their input, so that only Python is left."""
     real = {name: getattr(torch, name) for name in dir(torch) if name.startswith(("_foreach_", "_fused_"))}
     for name in real:
-        setattr(torch, name, lambda given, *args, **kwargs: given)
+        setattr(torch, name, lambda tensors, *args, **kwargs: tensors)
     try:
         yield
     finally:
-        for name, one in real.items():
-            setattr(torch, name, one)
+        for name, function in real.items():
+            setattr(torch, name, function)
 
 
 def step_time(optimizer: type[torch.optim.Optimizer], groups: int, count: int, **arguments: Any) -> float:
-    """Microseconds of a step over so many parameters in so many groups: the quickest tenth."""
-    given = [torch.nn.Parameter(torch.zeros(4)) for _ in range(count)]
-    for one in given:
-        one.grad = torch.ones_like(one)
-    made = optimizer([{"params": given[n::groups]} for n in range(groups)], lr=1e-4, **arguments)
+    """Return the microseconds of a step over `count` parameters in `groups` groups: the quickest tenth."""
+    parameters = [torch.nn.Parameter(torch.zeros(4)) for _ in range(count)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    instance = optimizer([{"params": parameters[n::groups]} for n in range(groups)], lr=1e-4, **arguments)
     for _ in range(3):
-        made.step()
+        instance.step()
     times = []
-    with nothing_done():
-        end = time.monotonic() + SECONDS
+    with without_list_operators():
+        end = time.monotonic() + MEASURE_SECONDS
         while time.monotonic() < end:
             began = time.thread_time_ns()
-            made.step()
+            instance.step()
             times.append(time.thread_time_ns() - began)
     return sorted(times)[len(times) // 10] / 1e3
 
@@ -59,24 +59,26 @@ def sheet() -> str:
     for way, arguments in WAYS.items():
         for optimizer in OPTIMIZERS:
             more = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
-            one, together, apart = (
+            step, together, apart = (
                 usual * step_time(optimizer, groups, count, **arguments, **more)
-                for groups, count in ((1, 1), (1, COUNT), (COUNT, COUNT))
+                for groups, count in ((1, 1), (1, PARAMETERS), (PARAMETERS, PARAMETERS))
             )
-            found = one, (apart - together) / (COUNT - 1), (together - one) / (COUNT - 1)
+            measured_us = step, (apart - together) / (PARAMETERS - 1), (together - step) / (PARAMETERS - 1)
             assumed = [each / 1e3 for each in UPDATES[way]]
-            cells = [f"{measured:.1f} ({taken:g})" for measured, taken in zip(found, assumed, strict=True)]
+            cells = [
+                f"{measured:.1f} ({taken:g})" for measured, taken in zip(measured_us, assumed, strict=True)
+            ]
             table.append([optimizer.__name__, way, *cells])
     text = _sheet.header(
         "The Python of an optimizer's step",
         "python benchmarks/optimizer_host.py --write",
         f"microseconds of a usual host (this machine takes {1 / usual:.2f} times as long, by the probe of "
         "`gapless check`), with torch's operators over lists replaced by functions that do nothing; in "
-        f"parentheses what estimates take. {COUNT} parameters in one group and in {COUNT}; thread CPU time, "
-        "the quickest tenth",
+        f"parentheses what estimates take. {PARAMETERS} parameters in one group and in {PARAMETERS}; thread "
+        "CPU time, the quickest tenth",
     )
     return text + _sheet.table(["optimizer", "way", "step", "each group", "each parameter"], table)
 
 
 if __name__ == "__main__":
-    _sheet.main("optimizer_host", __doc__ or "", lambda asked: sheet())
+    _sheet.main("optimizer_host", __doc__ or "", lambda options: sheet())

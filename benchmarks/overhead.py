@@ -13,19 +13,19 @@ from _loops import LOOPS, Step
 import gapless
 from gapless.emulation.emulator import Emulator
 
-BOUND = 3.0
-"""Times the plain CPU that a loop may take under `gapless check`, start-up excluded."""
+MAX_RATIO = 3.0
+"""Bound on a loop's time under `gapless check` relative to the plain CPU, start-up excluded."""
 
 
 def timed(step: Step, repeats: int) -> list[float]:
-    """Seconds of CPU time of each of `repeats` calls, after one that does not count."""
+    """Return the CPU seconds of each of `repeats` calls, after a warm-up."""
     step()
-    found = []
+    seconds = []
     for _ in range(repeats):
         began = time.process_time()
         step()
-        found.append(time.process_time() - began)
-    return found
+        seconds.append(time.process_time() - began)
+    return seconds
 
 
 def loop_rows(rounds: int, repeats: int) -> list[list[object]]:
@@ -39,7 +39,7 @@ def loop_rows(rounds: int, repeats: int) -> list[list[object]]:
             with Emulator(programme=True):
                 checked += timed(make("cuda"), repeats)
         a, b, c = map(statistics.median, (plain, counted, checked))
-        rows.append([name, *(f"{one * 1e3:.1f}" for one in (a, b, c)), f"{b / a:.2f}", f"{c / a:.2f}"])
+        rows.append([name, *(f"{median * 1e3:.1f}" for median in (a, b, c)), f"{b / a:.2f}", f"{c / a:.2f}"])
     return rows
 
 
@@ -97,8 +97,8 @@ def main() -> None:
         loops,
     )
     text += (
-        f"\nThe bound is {BOUND:g} × the plain CPU for each: {'kept' if worst <= BOUND else 'exceeded'} "
-        f"({worst:.2f}).\n"
+        f"\nThe bound is {MAX_RATIO:g} × the plain CPU for each: "
+        f"{'kept' if worst <= MAX_RATIO else 'exceeded'} ({worst:.2f}).\n"
     )
     text += "\n## One small operator (3 elements)\n\n"
     text += _sheet.table(

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from trace import repeated
+from trace import repeat_profile
 from typing import Any
 
 import _sheet
@@ -41,15 +41,15 @@ async ([share, seconds]) => {
   return [1000 * times.length / (before - began), 1000 / times[Math.floor(times.length * 0.95)]];
 }
 """
-"""Frames per second while a view of that share goes over the profile: all, and the slowest twentieth.
+"""Frames per second while a view of that share pans over the profile: mean, and slowest twentieth.
 
-Each frame draws once: the timeline asks for the same frame first.
+Each frame draws once: the timeline requests the same frame first.
 """
 KINDS = {"nine tenths": 0.9, "a tenth": 0.1, "a two-hundredth": 0.005}
 
 
 def page_of(trace: Path, target: Path) -> float:
-    """Write the page of `trace` with the command itself; the seconds that it took."""
+    """Write the page of `trace` with the command; return the seconds."""
     began = time.perf_counter()
     words = [sys.executable, "-m", "gapless", "trace", "-q", "--no-prices", "-f", "html", str(trace)]
     with open(target, "wb") as file:
@@ -57,8 +57,8 @@ def page_of(trace: Path, target: Path) -> float:
     return time.perf_counter() - began
 
 
-def measured(browser: Any, file: Path, rounds: int, section: str = "timeline") -> dict[str, Any]:
-    """Seconds to open (to the first picture of `section`), frames per second, and what it draws."""
+def measure_page(browser: Any, file: Path, rounds: int, section: str = "timeline") -> dict[str, Any]:
+    """Return the seconds until the first picture of `section`, frames per second, and its data."""
     opened = []
     for _ in range(rounds):
         context = browser.new_context(viewport={"width": 1440, "height": 900})
@@ -79,7 +79,7 @@ def measured(browser: Any, file: Path, rounds: int, section: str = "timeline") -
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """The browser that is installed, without a window."""
+    """Yield the installed browser, headless."""
     from playwright.sync_api import sync_playwright
 
     names = ("chromium", "chromium-browser", "google-chrome")
@@ -93,19 +93,19 @@ def chromium() -> Iterator[Any]:
 
 def row(trace: Path, events: int, folder: Path, browser: Any, rounds: int) -> list[object]:
     file = folder / "report.html"
-    made = page_of(trace, file)
-    found = measured(browser, file, rounds)
-    windows = found["data"]["lanes"]["windows"]
+    seconds = page_of(trace, file)
+    page = measure_page(browser, file, rounds)
+    windows = page["data"]["lanes"]["windows"]
     boxes = sum(len(row["start"]) for window in windows for row in window["boxes"])
-    frames = [f"{mean:.0f} ({slow:.0f})" for mean, slow in found["frames"].values()]
+    frames = [f"{mean:.0f} ({slow:.0f})" for mean, slow in page["frames"].values()]
     return [
         f"{trace.stat().st_size / (1 << 20):.0f}",
         f"{events:,}",
-        f"{made:.1f}",
+        f"{seconds:.1f}",
         f"{file.stat().st_size / 1e6:.2f}",
         f"{boxes:,}",
-        f"{statistics.median(found['opened']):.2f}",
-        f"{max(found['opened']):.2f}",
+        f"{statistics.median(page['opened']):.2f}",
+        f"{max(page['opened']):.2f}",
         *frames,
     ]
 
@@ -126,7 +126,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
         for copies in options.growth:
             path = Path(name) / f"{copies}.json"
-            events = repeated(options.trace, copies, path)
+            events = repeat_profile(options.trace, copies, path)
             rows.append(row(path, events, Path(name), browser, options.rounds))
             path.unlink()
         version = browser.version

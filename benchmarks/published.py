@@ -24,7 +24,7 @@ from gapless.model.session import load
 
 
 class Source(NamedTuple):
-    """Who published it, and how it was measured."""
+    """Who published a figure, and how it was measured."""
 
     name: str
     how: str
@@ -54,24 +54,24 @@ BERT, MODELS = "_bert.py", "_published_models.py"
 
 
 class Case(NamedTuple):
-    """A script and its arguments, on a GPU, and the published milliseconds of a step."""
+    """A script with its arguments on a GPU, and the published milliseconds of a step."""
 
-    what: str
+    label: str
     gpu: str
     words: str
     published: float
     source: Source
 
 
-def _bert(what: str, words: str, seconds: float) -> Case:
+def _bert(label: str, words: str, seconds: float) -> Case:
     return Case(
-        f"BERT-large, training, {what}", "v100-16gb", f"{BERT} {words}", seconds / 128 * 1e3, TRANSFORMERS
+        f"BERT-large, training, {label}", "v100-16gb", f"{BERT} {words}", seconds / 128 * 1e3, TRANSFORMERS
     )
 
 
-def _resnet(what: str, gpu: str, batch: int, words: str, images: float) -> Case:
+def _resnet(label: str, gpu: str, batch: int, words: str, images: float) -> Case:
     return Case(
-        f"ResNet-50, {what}, {batch} images", gpu, f"{MODELS} resnet50 --batch {batch} {words}",
+        f"ResNet-50, {label}, {batch} images", gpu, f"{MODELS} resnet50 --batch {batch} {words}",
         batch / images * 1e3, NVIDIA,
     )  # fmt: skip
 
@@ -108,8 +108,8 @@ CASES = (
 )  # fmt: skip
 
 
-def checked(case: Case) -> Estimate:
-    """What a check without values says of it."""
+def estimate_of(case: Case) -> Estimate:
+    """Return the estimate of a dry check of the case."""
     script, *words = case.words.split()
     with tempfile.TemporaryDirectory() as folder:
         saved = str(Path(folder) / "session.json")
@@ -117,23 +117,25 @@ def checked(case: Case) -> Estimate:
         subprocess.run(
             [*command, "-o", saved, str(_sheet.HERE / script), *words], check=True, capture_output=True
         )
-        found = report(load(saved)).estimate
-    assert found is not None, case
-    assert not found.refused, case
-    return found
+        estimate = report(load(saved)).estimate
+    assert estimate is not None, case
+    assert not estimate.refused, case
+    return estimate
 
 
 def rows() -> list[list[object]]:
     table: list[list[object]] = []
     for case in CASES:
         print(f"{case.what}, {case.gpu} …", file=sys.stderr)
-        found = checked(case)
-        least, likely, most = (time / 1e6 for time in (found.step.least, found.step.likely, found.step.most))
+        estimate = estimate_of(case)
+        least, likely, most = (
+            time / 1e6 for time in (estimate.step.least, estimate.step.likely, estimate.step.most)
+        )
         inside = "yes" if least <= case.published <= most else "no"
         table.append(
-            [case.what, found.gpu.removeprefix("NVIDIA "), f"{case.published:.0f}", f"{likely:.0f}",
+            [case.what, estimate.gpu.removeprefix("NVIDIA "), f"{case.published:.0f}", f"{likely:.0f}",
              f"{least:.0f}–{most:.0f}", f"{likely / case.published:.2f}", inside,
-             1 + list(dict.fromkeys(one.source for one in CASES)).index(case.source)]
+             1 + list(dict.fromkeys(each_case.source for each_case in CASES)).index(case.source)]
         )  # fmt: skip
     return table
 
@@ -155,10 +157,10 @@ def sheet() -> str:
         f"\n{inside} of {len(table)} are in the interval. Off by {np.abs(off - 1).mean():.0%} in the mean, "
         f"from {off.min():.2f} to {off.max():.2f}.\n\n"
     )
-    for number, source in enumerate(dict.fromkeys(one.source for one in CASES), 1):
+    for number, source in enumerate(dict.fromkeys(case.source for case in CASES), 1):
         text += f"{number}. {source.name}: {source.how}.\n"
     return text
 
 
 if __name__ == "__main__":
-    _sheet.main("published", __doc__ or "", lambda asked: sheet())
+    _sheet.main("published", __doc__ or "", lambda options: sheet())

@@ -34,7 +34,7 @@ SUITES = {
 
 
 def seconds(folder: Path, *options: str) -> float:
-    """One run of the suite in `folder`, in a process of its own."""
+    """Return the seconds of one run of the suite in `folder`, in a process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
     begun = time.perf_counter()
     done = subprocess.run(command, cwd=folder, env=dict(os.environ), capture_output=True, text=True)

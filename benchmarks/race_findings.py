@@ -20,7 +20,7 @@ import _sheet
 
 ROOT = _sheet.HERE.parent
 RESULTS = ROOT / "build" / "race_findings"
-SECONDS = 240
+TIMEOUT = 240
 SMALL = {
     "segmentation": ["--size", "16", "--batch", "4", "--workers", "0"],
     "metrics": ["--size", "32", "--log-every", "3", "--batch", "4", "--workers", "0"],
@@ -33,14 +33,14 @@ DEVICES = {
 NO_SCRIPTS = ("common", "_")
 
 
-def book() -> None:
-    """Run `gapless` with the arguments of this process, with every use booked."""
+def run_with_all_uses() -> None:
+    """Run `gapless` with this process's arguments, recording every use of a tensor."""
     from gapless.emulation.races.checker import Checker
 
-    made = Checker.__init__
+    original = Checker.__init__
 
     def full(self: Checker, where: dict[int, int]) -> None:
-        made(self, where)
+        original(self, where)
         self.full = True
 
     Checker.__init__ = full  # type: ignore[method-assign]
@@ -49,15 +49,15 @@ def book() -> None:
 
 
 def scripts(stacks: bool) -> list[Path]:
-    """What is run, in order."""
+    """Return the scripts to run, in order."""
     places = [("tests/field/scripts", "*.py"), ("examples", "*/*.py")]
     places += [("benchmarks/stacks", "*.py")] if stacks else []
-    found = [path for folder, pattern in places for path in sorted((ROOT / folder).glob(pattern))]
-    return [path for path in found if not path.stem.startswith(NO_SCRIPTS) and path.parent.name != "models"]
+    paths = [path for folder, pattern in places for path in sorted((ROOT / folder).glob(pattern))]
+    return [path for path in paths if not path.stem.startswith(NO_SCRIPTS) and path.parent.name != "models"]
 
 
 def run(path: Path) -> list[str] | None:
-    """How the script ended, and its races; None where a package is missing."""
+    """Return how the script ended, and its races; None if a package is missing."""
     options = DEVICES.get(path.stem, []) if path.parent.name == "scripts" else []
     words = [
         "check",
@@ -74,24 +74,27 @@ def run(path: Path) -> list[str] | None:
         try:
             done = subprocess.run(
                 [sys.executable, __file__, "--book", *words],
-                cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS,
+                cwd=folder, env=env, capture_output=True, text=True, timeout=TIMEOUT,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return [f"not done after {SECONDS} s", "-"]
+            return [f"not done after {TIMEOUT} s", "-"]
     if "ModuleNotFoundError" in done.stderr or "ImportError" in done.stderr:
         return None
     begin = done.stdout.find('{"format"')
     if begin < 0:
         return [f"no report (exit status {done.returncode})", "-"]
     report, _ = json.JSONDecoder().raw_decode(done.stdout, begin)
-    races = [one for one in report["findings"] if one["code"].startswith("GAP8")]
-    told = "; ".join(f"{one['code']} line {one.get('line', {}).get('line', '?')}" for one in races) or "none"
-    return [report["ending"]["how"], told]
+    races = [finding for finding in report["findings"] if finding["code"].startswith("GAP8")]
+    races_text = (
+        "; ".join(f"{finding['code']} line {finding.get('line', {}).get('line', '?')}" for finding in races)
+        or "none"
+    )
+    return [report["ending"]["how"], races_text]
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--book"]:
-        book()
+        run_with_all_uses()
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="beginnings of the scripts' names; all of them else")
@@ -102,10 +105,10 @@ def main() -> None:
         if options.names and not path.stem.startswith(tuple(options.names)):
             continue
         name = path.relative_to(ROOT).as_posix()
-        found = run(path)
-        print(name, found, file=sys.stderr)
-        if found is not None:
-            row = [name, *found, _sheet.commit()]
+        outcome = run(path)
+        print(name, outcome, file=sys.stderr)
+        if outcome is not None:
+            row = [name, *outcome, _sheet.commit()]
             (RESULTS / f"{name.replace('/', '+')}.json").write_text(json.dumps(row))
     text = _sheet.header(
         "Races found in scripts that have none",
@@ -113,7 +116,7 @@ def main() -> None:
         "each script under `gapless check`, with every use of every tensor booked from the beginning on; "
         "findings of GAP801 to GAP806, each of which was read",
     )
-    rows = [json.loads(one.read_text()) for one in sorted(RESULTS.glob("*.json"))]
+    rows = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     text += _sheet.table(["script", "ended", "races", "commit"], rows)
     print(_sheet.write("race_findings", text).read_text())
 

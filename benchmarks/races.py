@@ -16,16 +16,16 @@ from pathlib import Path
 
 import _sheet
 
-SECONDS, LEAST = 45.0, 8
-"""For which a loop is measured at most, once its processes are there, and rounds that it has in any case."""
-IDLE, BOOKED = 1.02, 1.5
-"""Times the step without a checker that one may take without side streams, and with them."""
+LOOP_SECONDS, MIN_ROUNDS = 45.0, 8
+"""Most seconds per loop once its processes run, and rounds it gets in any case."""
+MAX_IDLE_RATIO, MAX_CHECKED_RATIO = 1.02, 1.5
+"""Bounds on the step's time relative to the step without a checker: without side streams, and with."""
 _SOURCE = Path(__file__).resolve().parents[1] / "src"
 _TELLS = re.compile(r"\braces\.\w+")
 
 
-class Untold(ast.NodeTransformer):
-    """Leaves out the statements that do nothing but tell the checker, or ask it."""
+class WithoutChecker(ast.NodeTransformer):
+    """Removes statements that only call the checker."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         called = node.value.func if isinstance(node.value, ast.Call) else node.value
@@ -37,18 +37,18 @@ class Untold(ast.NodeTransformer):
         return node.orelse or [ast.Pass()]
 
 
-def without(folder: Path) -> str:
-    """The sources as they are, but for the emulation's word to the checker, written to `folder`."""
+def without_checker(folder: Path) -> str:
+    """Write the sources without the emulation's calls of the checker to `folder`; return its path."""
     shutil.copytree(_SOURCE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (folder / "gapless" / "emulation").rglob("*.py"):
         text = path.read_text()
         if _TELLS.search(text) and "races" not in path.parent.name:
-            path.write_text(ast.unparse(Untold().visit(ast.parse(text))))
+            path.write_text(ast.unparse(WithoutChecker().visit(ast.parse(text))))
     return str(folder)
 
 
-def serve(loop: str, streams: bool) -> None:
-    """Run a step for each line of standard input, and print the thread's time for it."""
+def serve_steps(loop: str, streams: bool) -> None:
+    """Run a step for each line of standard input; print its thread seconds."""
     import torch
     from _loops import LOOPS
 
@@ -78,43 +78,43 @@ class Server:
         )
 
     def step(self) -> float:
-        """Seconds that one step took."""
-        asked, told = self._process.stdin, self._process.stdout
-        assert asked is not None
-        assert told is not None
-        asked.write("\n")
-        return float(told.readline())
+        """Run one step and return its seconds."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write("\n")
+        return float(stdout.readline())
 
     def end(self) -> None:
         self._process.communicate()
 
 
 def rows(bare: str, rounds: int, loops: list[str]) -> list[list[object]]:
-    """One row for each loop; steps of the variants take turns, `bare` ones first."""
+    """Return a row per loop; steps of the variants take turns, those of `bare` first."""
     source = str(_SOURCE)
-    made: list[list[object]] = []
+    table_rows: list[list[object]] = []
     for loop in loops:
         servers = [Server(bare, loop, False), Server(source, loop, False), Server(source, loop, True)]
         took: list[list[float]] = [[] for _ in servers]
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + LOOP_SECONDS
         for done in range(rounds):
-            if done >= LEAST and time.monotonic() > end:
+            if done >= MIN_ROUNDS and time.monotonic() > end:
                 break
             for own, server in zip(took, servers, strict=True):
                 own.append(server.step())
         for server in servers:
             server.end()
         before, idle, booked = map(statistics.median, took)
-        made.append(
+        table_rows.append(
             [
                 loop,
                 len(took[0]),
-                *(f"{one * 1e3:.2f}" for one in (before, idle, booked)),
+                *(f"{seconds * 1e3:.2f}" for seconds in (before, idle, booked)),
                 f"{statistics.median(b / a for a, b in zip(*took[:2], strict=True)):.3f}",
                 f"{statistics.median(c / a for a, c in zip(took[0], took[2], strict=True)):.2f}",
             ]
         )
-    return made
+    return table_rows
 
 
 def main() -> None:
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--streams", action="store_true")
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.streams)
+        serve_steps(options.serve, options.streams)
         return
     from _loops import LOOPS
 
@@ -134,12 +134,12 @@ def main() -> None:
         "What looking for races costs",
         "python benchmarks/races.py",
         "time of the thread that trains, a step of each variant in turn, each in a process of its own, "
-        f"{options.rounds} rounds or {SECONDS:g} s; medians, also of the ratios of neighbouring steps; "
+        f"{options.rounds} rounds or {LOOP_SECONDS:g} s; medians, also of the ratios of neighbouring steps; "
         "as `gapless check` emulates. Without: the same sources less each statement that tells the checker, "
         "or asks it. With streams: every use is booked, as it is once a script makes a stream",
     )
     with tempfile.TemporaryDirectory() as folder:
-        made = rows(without(Path(folder)), options.rounds, loops)
+        table_rows = rows(without_checker(Path(folder)), options.rounds, loops)
     text += _sheet.table(
         [
             "loop",
@@ -150,12 +150,12 @@ def main() -> None:
             "no streams / without",
             "with / without",
         ],
-        made,
+        table_rows,
     )
-    idle, booked = (max(float(str(row[at])) for row in made) for at in (-2, -1))
+    idle, booked = (max(float(str(row[at])) for row in table_rows) for at in (-2, -1))
     text += (
-        f"\nThe bounds are {IDLE:g} without streams and {BOOKED:g} with them: the largest are "
-        f"{idle:.3f} and {booked:.2f}.\n"
+        f"\nThe bounds are {MAX_IDLE_RATIO:g} without streams and {MAX_CHECKED_RATIO:g} with them: the "
+        f"largest are {idle:.3f} and {booked:.2f}.\n"
     )
     print(_sheet.write("races", text).read_text())
 

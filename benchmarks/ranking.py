@@ -34,7 +34,7 @@ STEPS = 6
 
 @dataclass(frozen=True)
 class Change:
-    """What somebody changed, on which GPU, and what a step took before and after, in milliseconds."""
+    """A published change: the GPU, and milliseconds of a step before and after."""
 
     name: str
     source: str
@@ -44,14 +44,14 @@ class Change:
     steps: Callable[[bool], Step]
     dry: bool = False
     one_warp: bool = False
-    """Whether the torch of then went through the rows of a loss with 32 threads, as it did up to 2.7."""
+    """Whether that torch reduced a loss's rows with 32 threads, as up to 2.7."""
 
 
 # -- optimizers: all tensors of a list at once ---------------------------------------------------------
 
 
 def resnet_101() -> Iterator[tuple[int, ...]]:
-    """The shapes of its parameters."""
+    """Yield the shapes of its parameters."""
 
     def convolution(out: int, taken: int, window: int) -> Iterator[tuple[int, ...]]:
         yield from ((out, taken, window, window), (out,), (out,))
@@ -69,18 +69,18 @@ def resnet_101() -> Iterator[tuple[int, ...]]:
     yield from ((1000, taken), (1000,))
 
 
-def optimizer(kind: type[torch.optim.Optimizer], listed: bool, **how: object) -> Step:
+def optimizer_step(kind: type[torch.optim.Optimizer], listed: bool, **how: object) -> Step:
     parameters = [nn.Parameter(torch.zeros(shape, device="cuda")) for shape in resnet_101()]
-    for one in parameters:
-        one.grad = torch.zeros_like(one)
-    made = kind(parameters, foreach=listed, **how)
-    return lambda: made.step()
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    stepping = kind(parameters, foreach=listed, **how)
+    return lambda: stepping.step()
 
 
 def clipping(count: int, listed: bool) -> Step:
     parameters = [nn.Parameter(torch.zeros(256, device="cuda")) for _ in range(count)]
-    for one in parameters:
-        one.grad = torch.ones_like(one)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
 
     def step() -> None:
         nn.utils.clip_grad_norm_(parameters, 1.0, foreach=listed)
@@ -93,21 +93,22 @@ def clipping(count: int, listed: bool) -> Step:
 
 
 def read_loss(waits: bool) -> Step:
-    """A small network on batches of 50,000; the loss is read in each step, or added up on the device."""
+    """Return a step of a small network on batches of 50,000; the loss is read in each step, or summed on
+    the device."""
     sizes = (7, 100, 100, 100, 1)
     layers: list[nn.Module] = []
     for taken, out in pairwise(sizes):
         layers += [nn.Linear(taken, out), nn.Tanh()]
     model = nn.Sequential(*layers[:-1]).cuda()
-    made = torch.optim.Adam(model.parameters())
+    stepping = torch.optim.Adam(model.parameters())
     data, wanted = torch.zeros(50_000, 7, device="cuda"), torch.zeros(50_000, 1, device="cuda")
     total = torch.zeros((), device="cuda")
 
     def step() -> None:
         loss = functional.huber_loss(model(data), wanted)
-        made.zero_grad()
+        stepping.zero_grad()
         loss.backward()
-        made.step()
+        stepping.step()
         if waits:
             loss.item()
         else:
@@ -117,13 +118,13 @@ def read_loss(waits: bool) -> Step:
 
 
 def masked_loss(masks: bool) -> Step:
-    """Segmentation of 256 images of 256×256, ten classes; a place for each logit that a mask lets through, or
-    `ignore_index`."""
+    """Return a step of segmentation of 256 images of 256×256 in ten classes; logits are selected by a mask,
+    or the loss gets `ignore_index`."""
     layers: list[nn.Module] = [nn.Conv2d(3, 10, 3, padding="same"), nn.ReLU()]
     for _ in range(10):
         layers += [nn.Conv2d(10, 10, 3, padding="same"), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Conv2d(10, 10, 3, padding="same")).cuda()
-    made = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    stepping = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     images = torch.zeros(256, 3, 256, 256, device="cuda")
     labels = torch.randint(-1, 10, (256, 256, 256), device="cuda")
 
@@ -135,20 +136,20 @@ def masked_loss(masks: bool) -> Step:
         single = torch.unique(target).numel() < 2
         kept = target != -1
         chosen = logits.permute(0, 2, 3, 1)[kept.unsqueeze(-1).expand(-1, -1, -1, 10)]
-        found = functional.cross_entropy(chosen.reshape(-1, 10), target[kept])
-        return 0.0 * found if single else found
+        mean = functional.cross_entropy(chosen.reshape(-1, 10), target[kept])
+        return 0.0 * mean if single else mean
 
     def step() -> None:
         value = loss(model(images))
-        made.zero_grad()
+        stepping.zero_grad()
         value.backward()
-        made.step()
+        stepping.step()
 
     return step
 
 
 def kind_of(name: str, **how: object) -> Callable[[bool], Step]:
-    return lambda old: optimizer(getattr(torch.optim, name), not old, **how)
+    return lambda old: optimizer_step(getattr(torch.optim, name), not old, **how)
 
 
 def clipping_of(count: int) -> Callable[[bool], Step]:
@@ -171,8 +172,8 @@ CHANGES = (
 )  # fmt: skip
 
 
-def estimated(change: Change, old: bool) -> float:
-    """Milliseconds of a step."""
+def estimate_step(change: Change, old: bool) -> float:
+    """Return the estimated milliseconds of a step."""
     with Emulator(change.gpu, programme=True, dry=change.dry) as emulator:
         step = change.steps(old)
         for _ in range(STEPS):
@@ -180,23 +181,30 @@ def estimated(change: Change, old: bool) -> float:
     session = emulator.session()
     if change.one_warp and session.programme is not None:
         entries = tuple(
-            msgspec.structs.replace(one, block=32) if one.name.startswith("aten::nll_loss_") else one
-            for one in session.programme.entries
+            msgspec.structs.replace(entry, block=32) if entry.name.startswith("aten::nll_loss_") else entry
+            for entry in session.programme.entries
         )
         programme = msgspec.structs.replace(session.programme, entries=entries)
         session = msgspec.structs.replace(session, programme=programme)
-    found = report(session).estimate
-    assert found is not None
-    assert not found.refused, found.refused
-    return found.step.likely / 1e6
+    estimate = report(session).estimate
+    assert estimate is not None
+    assert not estimate.refused, estimate.refused
+    return estimate.step.likely / 1e6
 
 
 Row = tuple[str, str, float, float, float, float]
 
 
 def rows(folder: Path) -> Iterator[Row]:
-    for one in CHANGES:
-        yield one.name, one.source, one.before, one.after, estimated(one, True), estimated(one, False)
+    for change in CHANGES:
+        yield (
+            change.name,
+            change.source,
+            change.before,
+            change.after,
+            estimate_step(change, True),
+            estimate_step(change, False),
+        )
     paths = [next(folder.glob(f"kineto-resnet50_num_workers_{workers}-*")) for workers in (0, 4)]
     first, second = (
         profile_file(str(paths[0]), requested=[f"{ASSUMPTION_PREFIX}input"]),
@@ -209,7 +217,7 @@ def rows(folder: Path) -> Iterator[Row]:
     yield "four workers", "pytorch/kineto, profiles", before, after, before, before - saved / 1e6
 
 
-def sheet(found: list[Row]) -> str:
+def sheet(changes: list[Row]) -> str:
     text = _sheet.header(
         "The order of gains", "python benchmarks/ranking.py PROFILES --write",
         "changes that others published with a step's time before and after, in ms; beside it the estimate of "
@@ -218,15 +226,15 @@ def sheet(found: list[Row]) -> str:
         "is the one of the torch of then (2.0), its labels drawn as there, of which a dry run lets ten of "
         "eleven through",
     )  # fmt: skip
-    found = sorted(found, key=lambda one: one[3] - one[2])
+    changes = sorted(changes, key=lambda row: row[3] - row[2])
     table = [
         [name, source, *map(three_digits, (a, b, c, d)), *_gains(a, b), *_gains(c, d)]
-        for name, source, a, b, c, d in found
+        for name, source, a, b, c, d in changes
     ]
     heads = ["change", "published by", "before", "after", "before, est.", "after, est.", "gain", "of a step"]
     text += _sheet.table([*heads, "gain, est.", "of a step"], table)
-    gained = _ordered([(a - b, c - d) for _, _, a, b, c, d in found])
-    parts = _ordered([(1 - b / a, 1 - d / c) for _, _, a, b, c, d in found])
+    gained = _order_text([(a - b, c - d) for _, _, a, b, c, d in changes])
+    parts = _order_text([(1 - b / a, 1 - d / c) for _, _, a, b, c, d in changes])
     text += f"\nIn the published order of the milliseconds that a step gains are {gained} in that order. "
     text += (
         "Steps are of 1 to 1,300 ms here, which makes that order easier than the one of what part of a step "
@@ -234,10 +242,11 @@ def sheet(found: list[Row]) -> str:
     return text + f"is gained: there, {parts} in that order.\n"
 
 
-def _ordered(gains: list[tuple[float, float]]) -> str:
-    """How many pairs of published and estimated gains go the same way, and how many of them fall together."""
+def _order_text(gains: list[tuple[float, float]]) -> str:
+    """Say how many pairs of published and estimated gains agree, and how many of them are in falling
+    order."""
     pairs = list(combinations(gains, 2))
-    right = sum((one[0] - other[0]) * (one[1] - other[1]) > 0 for one, other in pairs)
+    right = sum((pair[0] - other[0]) * (pair[1] - other[1]) > 0 for pair, other in pairs)
     falling = [gain for _, gain in sorted(gains, reverse=True)]
     return f"{right} of {len(pairs)} pairs; {_in_order(falling)} of {len(gains)} changes stand"
 
@@ -247,14 +256,16 @@ def _gains(before: float, after: float) -> tuple[str, str]:
 
 
 def _in_order(gains: list[float]) -> int:
-    """How many are left where those are taken out that do not fall: as few as can be."""
+    """Return the length of the longest falling subsequence."""
     longest: list[int] = []
     for place, gain in enumerate(gains):
-        longest.append(1 + max((longest[one] for one in range(place) if gains[one] > gain), default=0))
+        longest.append(
+            1 + max((longest[earlier] for earlier in range(place) if gains[earlier] > gain), default=0)
+        )
     return max(longest, default=0)
 
 
 if __name__ == "__main__":
     _sheet.main(
-        "ranking", __doc__ or "", lambda asked: sheet(list(rows(asked.profiles))), profiles={"type": Path}
+        "ranking", __doc__ or "", lambda options: sheet(list(rows(options.profiles))), profiles={"type": Path}
     )

@@ -32,7 +32,7 @@ PASSES = ("forward", "backward")
 
 @dataclass
 class Row:
-    """One measured layer: milliseconds forward, and backward to the input and to the weights together."""
+    """One measured layer: milliseconds forward, and backward to input and weights together."""
 
     half: bool
     kind: str
@@ -42,43 +42,45 @@ class Row:
     forward: float
     backward: float
 
-    def estimated(self, backward: bool) -> float:
-        """Milliseconds."""
+    def estimate(self, backward: bool) -> float:
+        """Return the estimated milliseconds."""
         rows = GATES[self.kind] * self.units
         data, state = (self.steps, self.batch, self.units), (1, self.batch, self.units)
         name = "aten::_cudnn_rnn_backward" if backward else "aten::_cudnn_rnn"
         entry = Entry(name=name, inputs=(data, (rows, 0), (rows, self.units)), outputs=(data, state))
-        found = chain(entry, backward, 2 if self.half else 4)
-        assert found is not None
-        return recurrent_time(found, GPU.fp16 if self.half else GPU.fp32, GPU) / 1e6
+        chain_found = chain(entry, backward, 2 if self.half else 4)
+        assert chain_found is not None
+        return recurrent_time(chain_found, GPU.fp16 if self.half else GPU.fp32, GPU) / 1e6
 
 
 def rows(book: Path) -> Iterator[Row]:
-    """The recurrent layers of a workbook of results."""
+    """Yield the recurrent layers of a workbook of results."""
     workbook = load_workbook(book, data_only=True)
     for name in workbook.sheetnames:
         kind = ""
         for cells in workbook[name].iter_rows(values_only=True):
-            told = [cell for cell in cells if cell is not None]
+            filled = [cell for cell in cells if cell is not None]
             numbers = [cell for cell in cells if isinstance(cell, (int, float))]
-            if told and str(told[0]).startswith("Recurrent Layers"):
-                kind = str(told[0]).split("- ")[1]
+            if filled and str(filled[0]).startswith("Recurrent Layers"):
+                kind = str(filled[0]).split("- ")[1]
             elif kind and len(numbers) >= 6:
                 units, batch, steps = map(int, numbers[:3])
                 yield Row("FP16" in name, kind, units, batch, steps, numbers[3], numbers[4] + numbers[5])
-            elif told and len(told) < 3:
+            elif filled and len(filled) < 3:
                 kind = ""
 
 
-def sheet(asked: argparse.Namespace) -> str:
-    found = list(rows(asked.checkout / BOOK))
+def sheet(options: argparse.Namespace) -> str:
+    measured = list(rows(options.checkout / BOOK))
     table: list[list[object]] = []
     for half in (False, True):
         for kind in GATES:
-            some = [one for one in found if (one.half, one.kind) == (half, kind)]
+            some = [layer for layer in measured if (layer.half, layer.kind) == (half, kind)]
             for back, name in enumerate(PASSES):
-                ratios = [one.estimated(bool(back)) / (one.backward if back else one.forward) for one in some]
-                off = statistics.median(abs(one - 1) for one in ratios)
+                ratios = [
+                    layer.estimate(bool(back)) / (layer.backward if back else layer.forward) for layer in some
+                ]
+                off = statistics.median(abs(ratio - 1) for ratio in ratios)
                 spread = statistics.pstdev(map(math.log, ratios))
                 row = ["16 bits" if half else "fp32", kind, name, len(some)]
                 table.append([*row, f"{statistics.median(ratios):.2f}", f"{off:.1%}", f"{spread:.2f}"])

@@ -44,29 +44,29 @@ from gapless.replay.price import Prices, prices
 from gapless.trace.read import read
 from gapless.trace.timeline import HostKind, Timeline
 
-WAIT_ERROR = 0.1
+MAX_WAIT_ERROR = 0.1
 PAIRS = (("c14b", "41e7", "waits"), ("9b36", "288e", "input"))
-"""Profiles before and after a change, by the ends of their names, and what was changed."""
+"""Profiles before and after a change (ends of their names), and what changed."""
 
 
 BUILT, PROGRAMS, ASIDE, RUNS = "built on", "other programs", "of these kept aside", "other runs"
 LOOKED_AT = ("7e6b", "0480", "658a")
-"""Profiles of other programs, by the ends of their names, that the replay has been mended for."""
+"""Profiles of other programs (ends of their names) that the replay was mended for."""
 
 
-def bare(name: str) -> str:
-    """The name without its extension."""
+def bare_name(name: str) -> str:
+    """Return the file name without its extension."""
     return re.sub(r"\.(pt\.trace\.)?json(\.gz)?$", "", name)
 
 
-def kept_aside(name: str) -> bool:
-    """Whether nobody looks at the profile of this name but this program."""
-    return hashlib.sha256(bare(name).encode()).hexdigest()[0] in "01234567"
+def is_kept_aside(name: str) -> bool:
+    """Whether only this script looks at the profile of this name."""
+    return hashlib.sha256(bare_name(name).encode()).hexdigest()[0] in "01234567"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One profile, replayed and priced; `whole`: enough is there for prices to be given at all."""
+    """One profile, replayed and priced; `whole` if it holds enough to be priced."""
 
     name: str
     whole: bool
@@ -79,8 +79,8 @@ class Measured:
     pricing: float
 
 
-def grouped(timeline: Timeline, model: Model) -> dict[str, list[int]]:
-    """The waits, by the two innermost operators around them."""
+def group_waits(timeline: Timeline, model: Model) -> dict[str, list[int]]:
+    """Return the waits by the two innermost operators around them."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for row in model.waits.host.tolist():
         around = [r for r in timeline.with_ancestors(row)[1:] if timeline.host.kind[r] == HostKind.OPERATOR][
@@ -90,14 +90,14 @@ def grouped(timeline: Timeline, model: Model) -> dict[str, list[int]]:
     return dict(groups)
 
 
-def complete(timeline: Timeline) -> bool:
-    """Whether enough is in the profile to be explained."""
+def is_complete(timeline: Timeline) -> bool:
+    """Whether the profile holds enough to be explained."""
     device = main_device(timeline)
     return judge_coverage(timeline, device, find_steps(timeline, device)).complete
 
 
 def measure(path: Path) -> Measured | None:
-    """Replays and prices one profile; None where it shows too little device work."""
+    """Replay and price one profile; None if it has too little device work."""
     begin = time.perf_counter()
     try:
         timeline = read(path)
@@ -112,83 +112,88 @@ def measure(path: Path) -> Measured | None:
         return None
     outcome = model.replay()
     replayed = time.perf_counter()
-    groups = grouped(timeline, model)
+    groups = group_waits(timeline, model)
     grouping = time.perf_counter()
-    found = prices(model, groups)
+    priced = prices(model, groups)
     done = time.perf_counter()
     return Measured(
-        path.name, complete(timeline), model, fidelity(model, outcome), found, decoded - begin,
+        path.name, is_complete(timeline), model, fidelity(model, outcome), priced, decoded - begin,
         built - decoded, replayed - built, done - grouping,
     )  # fmt: skip
 
 
-def misses(one: Measured) -> Iterator[str]:
-    """What is too far off, and why as far as the profile tells."""
-    seen, model = one.fidelity, one.model
+def misses(profile: Measured) -> Iterator[str]:
+    """Yield what is too far off, and why as far as the profile shows."""
+    agreement, model = profile.fidelity, profile.model
     blocked = int(model.waits.blocked.sum())
     share = blocked / max(model.recorded, 1)
     small = f"all waits together are {blocked / 1e6:.3f} ms, {share:.2%} of the span"
-    if abs(seen.span_error) > SPAN:
-        yield f"span {seen.span_error:+.2%}"
-    if seen.drift > DRIFT:
-        yield f"drift {seen.drift:.2%}"
-    if seen.blocked and seen.explained < EXPLAINED:
+    if abs(agreement.span_error) > SPAN:
+        yield f"span {agreement.span_error:+.2%}"
+    if agreement.drift > DRIFT:
+        yield f"drift {agreement.drift:.2%}"
+    if agreement.blocked and agreement.explained < EXPLAINED:
         idle = int((model.waits.work < 0).sum())
         why = f"; {idle} wait for nothing that the profile shows" if idle else ""
-        yield f"explained {seen.explained:.0%}: mostly calls with nothing to wait for{why}; {small}"
-    if seen.wait_error > WAIT_ERROR:
-        yield f"median wait error {seen.wait_error:.0%} of {seen.waits} waits; {small}"
+        yield f"explained {agreement.explained:.0%}: mostly calls with nothing to wait for{why}; {small}"
+    if agreement.wait_error > MAX_WAIT_ERROR:
+        yield f"median wait error {agreement.wait_error:.0%} of {agreement.waits} waits; {small}"
 
 
 def percent(value: float) -> str:
     return "–" if value < 0 else f"{value:.1%}"
 
 
-def row(one: Measured) -> list[object]:
-    """One line of the sheet."""
-    seen, found = one.fidelity, one.prices
+def row(profile: Measured) -> list[object]:
+    """Return one line of the sheet."""
+    agreement, priced = profile.fidelity, profile.prices
     return [
-        short(one.name), len(one.model.timeline.work), f"{one.model.recorded / 1e6:.1f}",
-        f"{seen.span_error:+.2%}", f"{seen.drift:.2%}",
-        percent(seen.explained if seen.blocked else -1),
-        f"{percent(seen.wait_error)} ({seen.waits})", f"{int(one.model.waits.blocked.sum()) / 1e6:.2f}",
-        f"{found.all / 1e6:.2f}", f"{found.limiter} → {found.remains}",
+        shorten_name(profile.name), len(profile.model.timeline.work), f"{profile.model.recorded / 1e6:.1f}",
+        f"{agreement.span_error:+.2%}", f"{agreement.drift:.2%}",
+        percent(agreement.explained if agreement.blocked else -1),
+        f"{percent(agreement.wait_error)} ({agreement.waits})",
+        f"{int(profile.model.waits.blocked.sum()) / 1e6:.2f}",
+        f"{priced.all / 1e6:.2f}", f"{priced.limiter} → {priced.remains}",
     ]  # fmt: skip
 
 
-def short(name: str) -> str:
-    """The name without its extension, its middle left out."""
-    whole = bare(name)
+def shorten_name(name: str) -> str:
+    """Return the name without extension, shortened in the middle."""
+    whole = bare_name(name)
     return whole if len(whole) <= 48 else f"{whole[:30]}…{whole[-16:]}"
 
 
-def speed(found: list[Measured]) -> str:
-    """How long the largest took."""
-    largest = sorted(found, key=lambda one: -len(one.model.timeline.work))[:5]
+def speed(profiles: list[Measured]) -> str:
+    """Return the table of times of the largest profiles."""
+    largest = sorted(profiles, key=lambda profile: -len(profile.model.timeline.work))[:5]
     columns = ["profile", "host rows", "device rows", "waits", "nodes", "groups", "decode s", "build s",
                "one replay s", "all prices s"]  # fmt: skip
     rows: list[list[object]] = [
-        [short(one.name), len(one.model.timeline.host), len(one.model.timeline.work), len(one.model.waits),
-         one.model.graph.count, len(one.prices.each), f"{one.decode:.2f}", f"{one.building:.2f}",
-         f"{one.replaying:.3f}", f"{one.pricing:.2f}"]
-        for one in largest
+        [shorten_name(profile.name), len(profile.model.timeline.host), len(profile.model.timeline.work),
+         len(profile.model.waits), profile.model.graph.count, len(profile.prices.each),
+         f"{profile.decode:.2f}", f"{profile.building:.2f}",
+         f"{profile.replaying:.3f}", f"{profile.pricing:.2f}"]
+        for profile in largest
     ]  # fmt: skip
     return "## Speed\n\n" + _sheet.table(columns, rows) + "\n"
 
 
-def pairs(found: list[Measured]) -> str:
-    """Profiles before and after a change."""
+def pairs(profiles: list[Measured]) -> str:
+    """Compare profiles before and after a change."""
     columns = ["before", "after", "change", "before ms", "predicted ms", "after ms"]
     rows: list[list[object]] = []
     for before, after, change in PAIRS:
-        one = next((m for m in found if before in m.name), None)
-        two = next((m for m in found if after in m.name), None)
-        if one is None or two is None:
+        first = next((m for m in profiles if before in m.name), None)
+        two = next((m for m in profiles if after in m.name), None)
+        if first is None or two is None:
             continue
-        now = one.prices.span
-        then = now - one.prices.all if change == "waits" else one.model.replay(Change(input_free=True)).span
-        what = {"waits": "all waits removed", "input": "input free"}[change]
-        rows.append([short(one.name), short(two.name), what, *(f"{v / 1e6:.0f}" for v in (now, then)),
+        now = first.prices.span
+        then = (
+            now - first.prices.all if change == "waits" else first.model.replay(Change(input_free=True)).span
+        )
+        change_text = {"waits": "all waits removed", "input": "input free"}[change]
+        rows.append([shorten_name(first.name), shorten_name(two.name), change_text,
+                     *(f"{v / 1e6:.0f}" for v in (now, then)),
                      f"{two.model.recorded / 1e6:.0f}"])  # fmt: skip
     note = (
         "Not the same program in both: the second of the first pair also computes something else and still "
@@ -198,21 +203,21 @@ def pairs(found: list[Measured]) -> str:
     return "## Before and after\n\n" + note + _sheet.table(columns, rows) + "\n" if rows else ""
 
 
-def repeated(path: Path, times: int, into: Path) -> Path:
-    """A profile several times in a row in one file: times and ids moved on for each copy."""
+def repeat_profile(path: Path, times: int, into: Path) -> Path:
+    """Write a profile several times in a row into one file, with times and ids moved for each copy."""
     with gzip.open(path) as source:
         document = json.load(source)
     events = [event for event in document["traceEvents"] if event.get("ph") != "M"]
     starts = [event["ts"] for event in events if event.get("ph") == "X" and event["ts"] > 0]
     length = max(starts) - min(starts) + 100_000
-    document["traceEvents"] = [moved(event, n, length) for n in range(times) for event in events]
+    document["traceEvents"] = [move_event(event, n, length) for n in range(times) for event in events]
     target = into / f"{times}-times-{path.name.removesuffix('.gz')}"
     target.write_text(json.dumps(document))
     return target
 
 
-def moved(event: dict[str, Any], times: int, length: float) -> dict[str, Any]:
-    """An event of the copy number `times`."""
+def move_event(event: dict[str, Any], times: int, length: float) -> dict[str, Any]:
+    """Return the event in copy number `times`."""
     event = {**event, "ts": event["ts"] + times * length}
     if "args" in event:
         event["args"] = dict(event["args"])
@@ -224,57 +229,62 @@ def moved(event: dict[str, Any], times: int, length: float) -> dict[str, Any]:
 
 
 def sets(built: list[Measured], programs: list[Measured], runs: list[Measured]) -> dict[str, list[Measured]]:
-    """The profiles by what they can say: those that are whole, and whether the replay was built on them."""
-    seen = [one for one in programs if bare(one.name).endswith(LOOKED_AT)]
-    others = [one for one in programs if one not in seen]
-    found = {
-        BUILT: built + seen,
-        PROGRAMS: others,
-        ASIDE: [one for one in others if kept_aside(one.name)],
+    """Return the complete profiles by set: whether the replay was built on them."""
+    examined = [profile for profile in programs if bare_name(profile.name).endswith(LOOKED_AT)]
+    unexamined = [profile for profile in programs if profile not in examined]
+    by_set = {
+        BUILT: built + examined,
+        PROGRAMS: unexamined,
+        ASIDE: [profile for profile in unexamined if is_kept_aside(profile.name)],
         RUNS: runs,
     }
-    return {name: [one for one in some if one.whole] for name, some in found.items() if some}
+    return {name: [profile for profile in some if profile.whole] for name, some in by_set.items() if some}
 
 
 def summary(of: dict[str, list[Measured]]) -> str:
-    """How many of each set meet each measure."""
+    """Return a table of how many of each set meet each measure."""
 
     def count(test: Callable[[Measured], bool], among: Callable[[Measured], bool]) -> list[str]:
-        counted = [[one for one in some if among(one)] for some in of.values()]
+        counted = [[profile for profile in some if among(profile)] for some in of.values()]
         return [f"{sum(map(test, some))} of {len(some)}" for some in counted]
 
-    def every(one: Measured) -> bool:
+    def every(profile: Measured) -> bool:
         return True
 
-    worst = [max(abs(one.fidelity.span_error) for one in some) for some in of.values()]
-    total = [sum(one.fidelity.blocked for one in some) for some in of.values()]
-    known = [sum(one.fidelity.explained * one.fidelity.blocked for one in some) for some in of.values()]
+    worst = [max(abs(profile.fidelity.span_error) for profile in some) for some in of.values()]
+    total = [sum(profile.fidelity.blocked for profile in some) for some in of.values()]
+    explained = [
+        sum(profile.fidelity.explained * profile.fidelity.blocked for profile in some) for some in of.values()
+    ]
     rows: list[list[object]] = [
-        [f"span within {SPAN:.0%}", *count(lambda one: abs(one.fidelity.span_error) <= SPAN, every)],
+        [f"span within {SPAN:.0%}", *count(lambda profile: abs(profile.fidelity.span_error) <= SPAN, every)],
         ["the worst", *(f"{value:.2%}" for value in worst)],
-        [f"drift within {DRIFT:.0%}", *count(lambda one: one.fidelity.drift <= DRIFT, every)],
+        [f"drift within {DRIFT:.0%}", *count(lambda profile: profile.fidelity.drift <= DRIFT, every)],
         [f"at least {EXPLAINED:.0%} of the blocked time explained",
-         *count(lambda one: one.fidelity.explained >= EXPLAINED, lambda one: one.fidelity.blocked > 0)],
+         *count(lambda profile: profile.fidelity.explained >= EXPLAINED,
+                lambda profile: profile.fidelity.blocked > 0)],
         ["of all blocked time", *(f"{part / max(all_, 1):.1%} of {all_ / 1e9:.2f} s"
-                                  for part, all_ in zip(known, total, strict=True))],
-        [f"median error of derived waits within {WAIT_ERROR:.0%}",
-         *count(lambda one: one.fidelity.wait_error <= WAIT_ERROR, lambda one: one.fidelity.waits > 0)],
-        ["**trusted**", *count(lambda one: one.fidelity.trusted, every)],
+                                  for part, all_ in zip(explained, total, strict=True))],
+        [f"median error of derived waits within {MAX_WAIT_ERROR:.0%}",
+         *count(lambda profile: profile.fidelity.wait_error <= MAX_WAIT_ERROR,
+                lambda profile: profile.fidelity.waits > 0)],
+        ["**trusted**", *count(lambda profile: profile.fidelity.trusted, every)],
         ["span within 1% where trusted",
-         *count(lambda one: abs(one.fidelity.span_error) <= 0.01, lambda one: one.fidelity.trusted)],
+         *count(lambda profile: abs(profile.fidelity.span_error) <= 0.01,
+                lambda profile: profile.fidelity.trusted)],
     ]  # fmt: skip
     return _sheet.table(["measure", *of], rows) + "\n"
 
 
-def sheet(of: dict[str, list[Measured]], found: list[Measured], folder: str) -> str:
-    """The whole sheet: `of` the sets of whole profiles, `found` every profile."""
-    missed = {one.name: list(misses(one)) for one in found if one.whole}
+def sheet(of: dict[str, list[Measured]], profiles: list[Measured], folder: str) -> str:
+    """Return the sheet: `of` are the sets of complete profiles, the other argument has every profile."""
+    missed = {profile.name: list(misses(profile)) for profile in profiles if profile.whole}
     method = (
         "each profile with 50 or more device operations is replayed unchanged, with the ends of its waits "
         "derived from what they wait for, and compared with itself; then every group of waits is priced"
     )
     text = _sheet.header("Replay of real profiles", f"python benchmarks/replay.py {folder} --write", method)
-    lacking = [short(one.name) for one in found if not one.whole]
+    lacking = [shorten_name(profile.name) for profile in profiles if not profile.whole]
     text += summary(of)
     text += (
         "Trusted: prices are numbers, not bounds. Drift: the 95th percentile of how far device work begins "
@@ -289,18 +299,18 @@ def sheet(of: dict[str, list[Measured]], found: list[Measured], folder: str) -> 
                "blocked ms", "all waits save ms", "limiter → without waits"]  # fmt: skip
     for name, some in of.items():
         if name != ASIDE:
-            rows = [row(one) for one in some]
+            rows = [row(profile) for profile in some]
             text += f"\n## {name[:1].upper()}{name[1:]}\n\n{_sheet.table(columns, rows)}"
-    lines = [f"- {short(name)}: {'; '.join(why)}" for name, why in missed.items() if why]
+    lines = [f"- {shorten_name(name)}: {'; '.join(why)}" for name, why in missed.items() if why]
     text += "\n## Misses\n\n" + ("\n".join(lines) or "None.") + "\n\n"
-    return text + pairs(found)
+    return text + pairs(profiles)
 
 
-def measured(folder: Path | None) -> list[Measured]:
-    """Every profile of a folder that shows enough."""
+def measure_folder(folder: Path | None) -> list[Measured]:
+    """Measure every profile of a folder that has enough device work."""
     paths = sorted(folder.iterdir()) if folder is not None else []
-    found = [measure(path) for path in paths if path.name.endswith((".json", ".json.gz"))]
-    return [one for one in found if one is not None]
+    results = [measure(path) for path in paths if path.name.endswith((".json", ".json.gz"))]
+    return [result for result in results if result is not None]
 
 
 def main() -> int:
@@ -311,22 +321,24 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--copies", type=int, default=0)
     options = parser.parse_args()
-    built, programs, runs = (measured(folder) for folder in (options.folder, options.programs, options.runs))
-    found = built + programs + runs
-    text = sheet(sets(built, programs, runs), found, options.folder.name)
+    built, programs, runs = (
+        measure_folder(folder) for folder in (options.folder, options.programs, options.runs)
+    )
+    profiles = built + programs + runs
+    text = sheet(sets(built, programs, runs), profiles, options.folder.name)
     if options.copies:
-        largest = max(found, key=lambda one: len(one.model.timeline.work)).name
+        largest = max(profiles, key=lambda profile: len(profile.model.timeline.work)).name
         with tempfile.TemporaryDirectory() as into:
-            big = measure(repeated(options.folder / largest, options.copies, Path(into)))
-        found += [big] if big else []
-    text += speed(found)
+            big = measure(repeat_profile(options.folder / largest, options.copies, Path(into)))
+        profiles += [big] if big else []
+    text += speed(profiles)
     print(text)
     if options.write:
         print(_sheet.write("replay", text))
     off = [
-        one.name
-        for one in found
-        if one.whole and (abs(one.fidelity.span_error) > SPAN or one.fidelity.drift > DRIFT)
+        profile.name
+        for profile in profiles
+        if profile.whole and (abs(profile.fidelity.span_error) > SPAN or profile.fidelity.drift > DRIFT)
     ]
     return 1 if off else 0
 

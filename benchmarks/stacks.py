@@ -31,13 +31,13 @@ PACKAGES = (
     "stable-baselines3", "timm", "torch-geometric", "torchmetrics", "transformers", "trl",
     "einops", "hjson", "iopath", "msgpack", "ninja", "orjson", "py-cpuinfo", "pyre-extensions", "pyvers",
 )  # fmt: skip
-"""The stacks, and what those of `ALONE` need."""
+"""The stacks, and requirements of those in `ALONE`."""
 ALONE = (
     "deepspeed", "fbgemm-gpu-cpu==1.8.*", "liger-kernel", "megatron-core", "opencv-python-headless", "polars",
     "polars-runtime-32", "tensordict", "torchrec==1.8.*", "torchvision==0.28.0", "triton==3.7.1",
     "ultralytics", "ultralytics-thop",
 )  # fmt: skip
-"""These ask for another torch, or for much that a small run does without: they come alone."""
+"""Installed without dependencies: they pin another torch, or need much that a small run does without."""
 
 ALL_STEPS = {"optimizers": ["--steps", "all"]}
 ON_GPU_ONLY = {
@@ -45,14 +45,14 @@ ON_GPU_ONLY = {
     "megatron_te": "Megatron-Core wants a GPU",
 }
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "YOLO_OFFLINE": "true", "WANDB_MODE": "off"}
-SECONDS = 300
+TIMEOUT = 300
 BY_HAND = re.compile(r"^# By hand: (\d+)(?: to (\d+))? in each step: (.*\n(?:# .*\n)*)", re.MULTILINE)
 
 
-def make() -> None:
-    """Make the environment where there is none."""
-    made = FOLDER / "made"
-    if made.exists():
+def make_environment() -> None:
+    """Make the environment unless it exists."""
+    marker = FOLDER / "made"
+    if marker.exists():
         return
     import torch
 
@@ -66,14 +66,14 @@ def make() -> None:
     pip = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", str(limits)]
     subprocess.run([*pip, "--no-deps", *ALONE], check=True)
     subprocess.run([*pip, *PACKAGES], check=True)
-    made.touch()
+    marker.touch()
 
 
 def run(script: Path) -> dict[str, Any]:
-    """Check a script, run it plainly, and say how both went."""
+    """Run a script under `gapless check` and plainly; return both results."""
     result: dict[str, Any] = {"commit": _sheet.commit(), "versions": versions(script)}
     options = ["-q", "--no-loader", "-f", "json", *ALL_STEPS.get(script.stem, [])]
-    printed, result["emulated"] = started(script, "check", *options, str(script))
+    printed, result["emulated"] = run_script(script, "check", *options, str(script))
     try:
         report, _ = json.JSONDecoder().raw_decode(printed, printed.index('{"format"'))
     except ValueError:
@@ -82,12 +82,12 @@ def run(script: Path) -> dict[str, Any]:
     result["steps"] = report.get("steps") or {}
     result["unknown"] = report.get("unknown") or []
     if script.stem not in ON_GPU_ONLY:
-        result["plain"] = started(script, "plain", str(script))[1]
+        result["plain"] = run_script(script, "plain", str(script))[1]
     return result
 
 
-def started(script: Path, how: str, *words: str) -> tuple[str, float | None]:
-    """What it printed, and the seconds of a step from the third to the twelfth."""
+def run_script(script: Path, how: str, *words: str) -> tuple[str, float | None]:
+    """Run a script; return its output, and seconds per step from the third to the twelfth."""
     times = FOLDER / "times.json"
     times.unlink(missing_ok=True)
     command = [str(PYTHON), str(_sheet.HERE / "_stack_run.py"), str(times), how, *words]
@@ -99,7 +99,7 @@ def started(script: Path, how: str, *words: str) -> tuple[str, float | None]:
                 stderr=errors,
                 text=True,
                 check=False,
-                timeout=SECONDS,
+                timeout=TIMEOUT,
                 cwd=FOLDER,
                 env=environment(),
             )
@@ -110,21 +110,21 @@ def started(script: Path, how: str, *words: str) -> tuple[str, float | None]:
 
 
 def environment() -> dict[str, str]:
-    """The variables that a script finds: nothing is asked of the network."""
+    """Return the environment variables of a script, with the network off."""
     paths = os.pathsep.join((str(ROOT / "src"), str(SCRIPTS)))
     return {**os.environ, **OFFLINE, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 
 def versions(script: Path) -> dict[str, str]:
-    """Of each package that the script, or what it shares with others, imports."""
-    found: set[str] = set()
-    for text in (script.read_text(), *(one.read_text() for one in SCRIPTS.glob("_deepspeed.py"))):
-        if found and "_deepspeed" not in found:
+    """Return the versions of the packages that the script and its helpers import."""
+    modules: set[str] = set()
+    for text in (script.read_text(), *(helper.read_text() for helper in SCRIPTS.glob("_deepspeed.py"))):
+        if modules and "_deepspeed" not in modules:
             break
         nodes = list(ast.walk(ast.parse(text)))
-        found |= {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
-        found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    tops = sorted({name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"torch"})
+        modules |= {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+        modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    tops = sorted({name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {"torch"})
     code = (
         "import json, sys; from importlib.metadata import packages_distributions, version\n"
         "known = packages_distributions()\n"
@@ -136,15 +136,15 @@ def versions(script: Path) -> dict[str, str]:
 
 
 def row(script: Path, result: dict[str, Any]) -> list[object]:
-    """A line of the sheet."""
+    """Return a line of the sheet."""
     steps, ending = result["steps"], result["ending"]
     reached = steps.get("seen", 0) >= 10 and not ending["status"]
     least, most = steps.get("least"), steps.get("most")
     emulated, plain = result["emulated"], result.get("plain")
-    known = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    versions_text = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     return [
         f"`{script.name}`",
-        known or "torch alone",
+        versions_text or "torch alone",
         "yes" if reached else f"**no**: {ending['message'] or ending['how']}",
         "–" if least is None else f"{least}" if least == most else f"{least} to {most}",
         by_hand(script, least, most),
@@ -155,7 +155,7 @@ def row(script: Path, result: dict[str, Any]) -> list[object]:
 
 
 def by_hand(script: Path, least: int | None, most: int | None) -> str:
-    """Whether the script's own comment explains as many as were found."""
+    """Say whether the script's comment explains as many syncs as were found."""
     said = BY_HAND.search(script.read_text())
     if said is None:
         return "not looked at"
@@ -166,7 +166,7 @@ def by_hand(script: Path, least: int | None, most: int | None) -> str:
 
 
 def remarks(script: Path, result: dict[str, Any]) -> list[str]:
-    """What explains the syncs, and what nobody knows."""
+    """Return notes on what explains the syncs, and on operators not known."""
     said = BY_HAND.search(script.read_text())
     counted = " ".join(said[3].replace("\n# ", " ").split()) if said else ""
     unknown = ", ".join(f"`{name}`" for name in result["unknown"])
@@ -177,11 +177,11 @@ def remarks(script: Path, result: dict[str, Any]) -> list[str]:
 
 
 def sheet() -> str:
-    """All that is known of the scripts."""
-    kept = [one for one in sorted(SCRIPTS.glob("[!_]*.py")) if (RESULTS / f"{one.stem}.json").exists()]
-    results = [(one, json.loads((RESULTS / f"{one.stem}.json").read_text())) for one in kept]
-    rows = [row(*one) for one in results]
-    commits = ", ".join(sorted({one["commit"] for _, one in results}))
+    """Return the sheet of all results."""
+    kept = [path for path in sorted(SCRIPTS.glob("[!_]*.py")) if (RESULTS / f"{path.stem}.json").exists()]
+    results = [(path, json.loads((RESULTS / f"{path.stem}.json").read_text())) for path in kept]
+    rows = [row(*result) for result in results]
+    commits = ", ".join(sorted({result["commit"] for _, result in results}))
     columns = ["script", "with", "reached step 10", "syncs in a step", "by hand", "emulated", "CPU", "ratio"]
     method = (
         'each script once under `gapless check`, then once plainly with `device="cpu"`, on a machine that '
@@ -192,29 +192,32 @@ def sheet() -> str:
         f"{commits}"
     )
     head = _sheet.header("Training stacks under `gapless check`", "make stacks", method)
-    reached, explained = sum(one[2] == "yes" for one in rows), sum(one[4] == "explained" for one in rows)
+    reached, explained = (
+        sum(cells[2] == "yes" for cells in rows),
+        sum(cells[4] == "explained" for cells in rows),
+    )
     total = f"{reached} of {len(rows)} reach step 10; the syncs of {explained} are explained by hand.\n\n"
-    notes = "".join(line for one in results for line in remarks(*one))
+    notes = "".join(line for result in results for line in remarks(*result))
     return f"{head}{total}{_sheet.table(columns, rows)}\n## Explained by hand\n\n{notes}"
 
 
 def main() -> None:
-    """Run all scripts, or those that are named."""
+    """Run all scripts, or those named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scripts", nargs="*", help="names of scripts in stacks/; default: all")
     parser.add_argument("--only-sheet", action="store_true", help="write the sheet of what is known")
     wanted = parser.parse_args()
-    known = {one.stem: one for one in sorted(SCRIPTS.glob("[!_]*.py"))}
-    missing = ", ".join(sorted(set(wanted.scripts) - set(known)))
+    by_name = {path.stem: path for path in sorted(SCRIPTS.glob("[!_]*.py"))}
+    missing = ", ".join(sorted(set(wanted.scripts) - set(by_name)))
     if missing:
         parser.error(f"there is no {missing} in {SCRIPTS}")
     if not wanted.only_sheet:
-        make()
+        make_environment()
         RESULTS.mkdir(exist_ok=True)
-        for name in wanted.scripts or known:
-            result = run(known[name])
+        for name in wanted.scripts or by_name:
+            result = run(by_name[name])
             (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1))
-            print(" | ".join(map(str, row(known[name], result))), flush=True)
+            print(" | ".join(map(str, row(by_name[name], result))), flush=True)
     _sheet.write("stacks", sheet())
 
 

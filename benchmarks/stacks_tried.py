@@ -19,22 +19,22 @@ import _sheet
 
 
 class Tried(NamedTuple):
-    """A script: where it is from, what was changed besides data and sizes, and what explains its syncs."""
+    """A script: its source, changes besides data and sizes, and the explanation of its syncs."""
 
     source: str
     changed: str
     syncs: str
 
 
-def known() -> dict[str, Tried]:
-    """What is written down of each, by the name of its session."""
+def read_notes() -> dict[str, Tried]:
+    """Return the notes on each script, by the name of its session."""
     lines = (_sheet.HERE / "evidence" / "stacks_tried.tsv").read_text().splitlines()
     rows = [line.split("\t") for line in lines if line and not line.startswith("#")]
     return {name: Tried(*rest) for name, *rest in rows[1:]}
 
 
 def row(name: str, tried: Tried, folder: Path) -> list[object]:
-    """A line of the sheet."""
+    """Return a line of the sheet."""
     done = subprocess.run(
         [sys.executable, "-m", "gapless", "show", str(folder / f"{name}.session"), "-f", "json"],
         capture_output=True,
@@ -59,8 +59,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the sessions are")
     folder = parser.parse_args().folder
-    there = {name: tried for name, tried in known().items() if (folder / f"{name}.session").exists()}
-    rows = [row(name, tried, folder) for name, tried in there.items()]
+    with_session = {
+        name: tried for name, tried in read_notes().items() if (folder / f"{name}.session").exists()
+    }
+    rows = [row(name, tried, folder) for name, tried in with_session.items()]
     method = (
         "each script once, at a small size, offline, with generated data, on a machine in use, so "
         "no times; those until nerf-pytorch with `--dry` between commits 94c8e03 and 0623894, the others and "
@@ -71,12 +73,15 @@ def main() -> None:
     text = _sheet.header(
         "Other training scripts that were tried", "python benchmarks/stacks_tried.py FOLDER", method
     )
-    reached, explained = sum(one[2] == "yes" for one in rows), sum(one[4] == "explained" for one in rows)
+    reached, explained = (
+        sum(cells[2] == "yes" for cells in rows),
+        sum(cells[4] == "explained" for cells in rows),
+    )
     text += f"{reached} of {len(rows)} runs reach step 10; the syncs of {explained} are explained.\n\n"
     columns = ["script", "changed", "reached step 10", "syncs in a step", "by hand"]
     text += _sheet.table(columns, rows)
     text += "\n## What they are\n\n"
-    text += "".join(f"- {tried.source}: {tried.syncs}.\n" for tried in there.values() if tried.syncs)
+    text += "".join(f"- {tried.source}: {tried.syncs}.\n" for tried in with_session.values() if tried.syncs)
     _sheet.write("stacks_tried", text)
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import _sheet
 
-BOUND = 1.3
-"""Times ``import torch`` that an empty script may cost, in wall time and in CPU time."""
+MAX_RATIO = 1.3
+"""Bound on an empty script's cost relative to ``import torch``, in wall and CPU time."""
 
 
 def cost(words: list[str], folder: str) -> tuple[float, float]:
-    """Seconds of wall time and of CPU time that this command takes, children included."""
+    """Return the seconds of wall and CPU time that a command takes, children included."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "compiled")  # as what is installed
     before, began = os.times(), time.perf_counter()
@@ -60,8 +60,8 @@ def main() -> None:
     )
     text += _sheet.table(["command", "wall s", "CPU s", "× torch, wall", "× torch, CPU"], rows)
     text += (
-        f"\nThe bound for an empty script is {BOUND} × `import torch`: "
-        f"{'kept' if worst <= BOUND else 'exceeded'} ({worst:.2f}).\n"
+        f"\nThe bound for an empty script is {MAX_RATIO} × `import torch`: "
+        f"{'kept' if worst <= MAX_RATIO else 'exceeded'} ({worst:.2f}).\n"
     )
     print(_sheet.write("startup", text).read_text())
 

@@ -51,12 +51,14 @@ RESULTS = "https://github.com/huggingface/pytorch-image-models/tree/main/results
 
 
 class Setting(NamedTuple):
-    """One of timm's files: on which GPU, in which torch, with channels last or not, forward or training;
-    `fused` attention is one operator there, `fitted` says that one half of its models was fitted."""
+    """One of timm's files: its GPU, its torch, channels last, training.
+
+    `fused`: attention is one operator there; `fitted`: half of its models were used in the fit.
+    """
 
     file: str
     gpu: Gpu
-    told: str
+    label: str
     last: bool = False
     trains: bool = False
     fused: bool = True
@@ -65,10 +67,10 @@ class Setting(NamedTuple):
 
 def _settings() -> Iterator[Setting]:
     old, new = sheet(gpus.find("rtx3090")), sheet(gpus.find("rtx4090"))
-    told = "training, NCHW, torch 1.12"
-    yield Setting("train-amp-nchw-pt112-cu113-rtx3090", old, told, False, True, False, fitted=True)
-    told = "training, NHWC, torch 1.12"
-    yield Setting("train-amp-nhwc-pt112-cu113-rtx3090", old, told, True, True, False)
+    label = "training, NCHW, torch 1.12"
+    yield Setting("train-amp-nchw-pt112-cu113-rtx3090", old, label, False, True, False, fitted=True)
+    label = "training, NHWC, torch 1.12"
+    yield Setting("train-amp-nhwc-pt112-cu113-rtx3090", old, label, True, True, False)
     yield Setting("infer-amp-nhwc-pt240-cu124-rtx3090", old, "forward, NHWC, torch 2.4", True, fitted=True)
     yield Setting("infer-amp-nchw-pt240-cu124-rtx3090", old, "forward, NCHW, torch 2.4")
     yield Setting("infer-amp-nchw-pt291-cu128-4090", new, "forward, NCHW, torch 2.9", fitted=True)
@@ -78,7 +80,7 @@ def _settings() -> Iterator[Setting]:
 
 
 class Measured(NamedTuple):
-    """Milliseconds of a step at this batch."""
+    """Milliseconds of a step at this batch size."""
 
     ms: float
     batch: int
@@ -88,50 +90,53 @@ Key = tuple[str, int]
 """A model without its tag, and the side of an image."""
 
 
-def published(folder: Path, setting: Setting) -> dict[Key, Measured]:
-    """What a file holds."""
+def read_published(folder: Path, setting: Setting) -> dict[Key, Measured]:
+    """Return the measurements in a file."""
     kind = "train" if setting.trains else "infer"
-    found = {}
+    measured = {}
     with (folder / "results" / f"benchmark-{setting.file}.csv").open(newline="") as file:
         for line in csv.DictReader(file):
             name, side = line["model"].split(".")[0], int(line[f"{kind}_img_size"])
             batch = int(float(line[f"{kind}_batch_size"]))
-            found[name, side] = Measured(float(line[f"{kind}_step_time"]), batch)
-    return found
+            measured[name, side] = Measured(float(line[f"{kind}_step_time"]), batch)
+    return measured
 
 
 FOLDED = ("repvgg",)
-"""Models that timm folds into others before it times them forward, lately."""
+"""Models that recent timm folds before timing inference."""
 CHOSEN_BY = ("train-amp-nchw", "infer-amp-nchw-pt240-cu124-rtx3090", "infer-amp-nchw-pt291")
 
 
-def chosen(folder: Path) -> list[Key]:
-    """Every second of up to three models of a family that these files hold, by their names' hashes."""
-    tables = [published(folder, one) for one in _settings() if one.file.startswith(CHOSEN_BY)]
+def choose_models(folder: Path) -> list[Key]:
+    """Return every second of up to three models per family that these files share, chosen by hashes of
+    their names."""
+    tables = [
+        read_published(folder, setting) for setting in _settings() if setting.file.startswith(CHOSEN_BY)
+    ]
     families: defaultdict[str, list[Key]] = defaultdict(list)
     for key in sorted(set.intersection(*map(set, tables))):
         if key[0] in _model_to_module:
             families[_model_to_module[key[0]]].append(key)
-    found: list[Key] = []
+    keys_chosen: list[Key] = []
     for _, keys in sorted(families.items()):
         keys.sort(key=lambda key: zlib.crc32(key[0].encode()))
-        found += keys[: 3 if len(keys) > 12 else 2 if len(keys) > 5 else 1]
-    return found[::2]
+        keys_chosen += keys[: 3 if len(keys) > 12 else 2 if len(keys) > 5 else 1]
+    return keys_chosen[::2]
 
 
 def half(name: str) -> int:
-    """Which half of the models this is in: 0 was fitted, 1 was not."""
+    """Return the half of the models this is in: 0 was fitted, 1 was not."""
     return zlib.crc32(f"x{name}".encode()) % 2
 
 
 @cache
-def recorded(name: str, side: int, batch: int, last: bool, trains: bool, fused: bool) -> Session:
-    """A few steps as timm's ``benchmark.py`` does them, on the emulated device without values."""
+def record_steps(name: str, side: int, batch: int, last: bool, trains: bool, fused: bool) -> Session:
+    """Record a few steps as timm's ``benchmark.py`` runs them, on the emulated device in a dry run."""
     timm.layers.set_fused_attn(fused)
     torch.backends.cuda.matmul.allow_tf32 = True
     order = torch.channels_last if last else torch.contiguous_format
     with Emulator("b200", programme=True, dry=True) as emulator, torch.inference_mode(not trains):
-        model = _made(name, side).cuda().to(memory_format=order).train(trains)
+        model = _create_model(name, side).cuda().to(memory_format=order).train(trains)
         images = torch.randn(batch, 3, side, side, device="cuda").to(memory_format=order)
         optimizer = create_optimizer_v2(model, opt="sgd", lr=1e-4) if trains else None
         for _ in range(3):
@@ -140,7 +145,7 @@ def recorded(name: str, side: int, batch: int, last: bool, trains: bool, fused: 
     return emulator.session()
 
 
-def _made(name: str, side: int) -> torch.nn.Module:
+def _create_model(name: str, side: int) -> torch.nn.Module:
     try:
         return timm.create_model(name, img_size=side)  # type: ignore[no-any-return]
     except TypeError:  # takes images of any size
@@ -151,25 +156,25 @@ def _step(model: torch.nn.Module, images: torch.Tensor, optimizer: torch.optim.O
     if optimizer is not None:
         optimizer.zero_grad()
     with torch.autocast("cuda", dtype=torch.float16):
-        made = model(images)
+        logits = model(images)
         if optimizer is not None:
-            made = made[0] if isinstance(made, tuple) else made
-            wanted = torch.empty(len(made), device="cuda", dtype=torch.long).random_(1000)
-            torch.nn.functional.cross_entropy(made, wanted).backward()
+            logits = logits[0] if isinstance(logits, tuple) else logits
+            wanted = torch.empty(len(logits), device="cuda", dtype=torch.long).random_(1000)
+            torch.nn.functional.cross_entropy(logits, wanted).backward()
     if optimizer is not None:
         optimizer.step()
 
 
-def estimated(session: Session, gpu: Gpu) -> Estimate:
+def estimate_on(session: Session, gpu: Gpu) -> Estimate:
     programme = session.programme
     assert programme is not None
     session = msgspec.structs.replace(session, programme=msgspec.structs.replace(programme, gpu=gpu))
-    found = estimate(session, find_steps(session.marks), {})
-    assert found is not None
-    return found
+    estimated = estimate(session, find_steps(session.marks), {})
+    assert estimated is not None
+    return estimated
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
     """One model in one setting: estimated over published, and whether the interval holds the latter."""
 
     setting: Setting
@@ -179,28 +184,28 @@ class Compared(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether nothing was fitted to it."""
+        """Whether no constant was fitted to it."""
         return bool(half(self.key[0])) or not self.setting.fitted
 
 
-def compared(folder: Path) -> Iterator[Compared]:
-    tables = {one: published(folder, one) for one in _settings()}
-    for key in chosen(folder):
+def compare_all(folder: Path) -> Iterator[Comparison]:
+    tables = {setting: read_published(folder, setting) for setting in _settings()}
+    for key in choose_models(folder):
         for setting, table in tables.items():
             folded = key[0].startswith(FOLDED) and not setting.trains
             if key not in table or folded:
                 continue
             ms, batch = table[key]
-            session = recorded(*key, batch, setting.last, setting.trains, setting.fused)
-            found = estimated(session, setting.gpu)
-            if found.refused:
+            session = record_steps(*key, batch, setting.last, setting.trains, setting.fused)
+            estimated = estimate_on(session, setting.gpu)
+            if estimated.refused:
                 continue
-            step = found.step
-            yield Compared(setting, key, step.likely / ms / 1e6, step.least <= ms * 1e6 <= step.most)
-        recorded.cache_clear()
+            step = estimated.step
+            yield Comparison(setting, key, step.likely / ms / 1e6, step.least <= ms * 1e6 <= step.most)
+        record_steps.cache_clear()
 
 
-def sheet_of(found: Sequence[Compared]) -> str:
+def sheet_of(compared: Sequence[Comparison]) -> str:
     text = _sheet.header(
         "Vision models in 16 bits, against published rates",
         "python benchmarks/timm_models.py FOLDER --write",
@@ -211,36 +216,44 @@ def sheet_of(found: Sequence[Compared]) -> str:
     )
     heads = ["GPU", "setting", "models", "off in the mean", "median", "10 % to 90 %", "within 0.8 to 1.25"]
     heads.append("in the interval")
-    for told, kept in (("Nothing of these was fitted", True), ("The half that was fitted", False)):
-        rows = list(_rows([one for one in found if one.kept is kept]))
-        text += f"## {told}\n\n" + _sheet.table(heads, rows) + "\n"
+    for title, kept in (("Nothing of these was fitted", True), ("The half that was fitted", False)):
+        rows = list(_rows([comparison for comparison in compared if comparison.kept is kept]))
+        text += f"## {title}\n\n" + _sheet.table(heads, rows) + "\n"
     text += "## Each model\n\n"
     text += (
         "Estimated / published; where the interval does not hold what is published, in *italics*.\n"
         "Half 0 was fitted where a setting was.\n\n"
     )
-    settings = list(dict.fromkeys(one.setting for one in found))
-    heads = ["model", "side", "half", *(f"{_short(one)}, {one.told}" for one in settings)]
+    settings = list(dict.fromkeys(comparison.setting for comparison in compared))
+    heads = ["model", "side", "half", *(f"{_short(setting)}, {setting.told}" for setting in settings)]
     cells: defaultdict[Key, dict[Setting, str]] = defaultdict(dict)
-    for one in found:
-        cells[one.key][one.setting] = f"{one.ratio:.2f}" if one.inside else f"*{one.ratio:.2f}*"
-    rows = [[*key, half(key[0]), *(told_.get(one, "–") for one in settings)] for key, told_ in cells.items()]
+    for comparison in compared:
+        cells[comparison.key][comparison.setting] = (
+            f"{comparison.ratio:.2f}" if comparison.inside else f"*{comparison.ratio:.2f}*"
+        )
+    rows = [
+        [*key, half(key[0]), *(told_.get(setting, "–") for setting in settings)]
+        for key, told_ in cells.items()
+    ]
     return text + _sheet.table(heads, rows)
 
 
-def _rows(found: Sequence[Compared]) -> Iterator[list[object]]:
-    for setting in dict.fromkeys(one.setting for one in found):
-        yield _row([_short(setting), setting.told], [one for one in found if one.setting == setting])
-    yield _row(["all", ""], found)
+def _rows(compared: Sequence[Comparison]) -> Iterator[list[object]]:
+    for setting in dict.fromkeys(comparison.setting for comparison in compared):
+        yield _row(
+            [_short(setting), setting.told],
+            [comparison for comparison in compared if comparison.setting == setting],
+        )
+    yield _row(["all", ""], compared)
 
 
-def _row(told: list[object], found: Sequence[Compared]) -> list[object]:
-    ratio = np.array([one.ratio for one in found])
+def _row(cells: list[object], compared: Sequence[Comparison]) -> list[object]:
+    ratio = np.array([comparison.ratio for comparison in compared])
     low, middle, high = np.quantile(ratio, [0.1, 0.5, 0.9])
     near = ((ratio >= 0.8) & (ratio <= 1.25)).mean()
-    inside = np.mean([one.inside for one in found])
+    inside = np.mean([comparison.inside for comparison in compared])
     return [
-        *told, len(found), f"{np.abs(ratio - 1).mean():.0%}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}",
+        *cells, len(compared), f"{np.abs(ratio - 1).mean():.0%}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}",
         f"{near:.0%}", f"{inside:.0%}",
     ]  # fmt: skip
 
@@ -249,9 +262,9 @@ def _short(setting: Setting) -> str:
     return setting.gpu.name.removeprefix("NVIDIA ").removesuffix(" Workstation Edition")
 
 
-def main(asked: Any) -> str:
+def main(options: Any) -> str:
     warnings.simplefilter("ignore")
-    return sheet_of(list(compared(asked.folder)))
+    return sheet_of(list(compare_all(options.folder)))
 
 
 if __name__ == "__main__":

@@ -33,27 +33,25 @@ FOLDERS = (
     "text",
 )
 HELPERS = ("_helpers", "conftest.py", "__init__.py")
-LIMIT = 3 * 3600
+MAX_SECONDS = 3 * 3600
 
 
 class Outcome(NamedTuple):
-    """What became of tests, by their names: with ours in the place of theirs, and with theirs of those that
-    did not pass.
-    """
+    """States of tests by name: with our metrics, and with TorchMetrics' where ours did not pass."""
 
     ours: dict[str, str]
     theirs: dict[str, str]
 
     def count(self, *states: str) -> int:
-        return sum(found in states for found in self.ours.values())
+        return sum(state in states for state in self.ours.values())
 
     def different(self) -> list[str]:
-        failed = [name for name, found in self.ours.items() if found == "failed"]
+        failed = [name for name, state in self.ours.items() if state == "failed"]
         return [name for name in failed if self.theirs.get(name) == "passed"]
 
 
 def home_of(module: str, name: str) -> str:
-    """Our module that has `name` in the place of TorchMetrics' `module`; that one where there is none."""
+    """Return our module with `name` in place of TorchMetrics' `module`; `module` itself if there is none."""
     ours = HERE + module.removeprefix(THEIRS)
     try:
         return ours if hasattr(importlib.import_module(ours), name) else module
@@ -62,7 +60,7 @@ def home_of(module: str, name: str) -> str:
 
 
 class Replacing(ast.NodeTransformer):
-    """Takes every name that is here from here."""
+    """Imports from gapless every name that it has."""
 
     def __init__(self) -> None:
         self.replaced = 0
@@ -71,16 +69,17 @@ class Replacing(ast.NodeTransformer):
         module = node.module or ""
         if module.partition(".")[0] != THEIRS:
             return [node]
-        found = []
+        statements = []
         for alias in node.names:
             home = home_of(module, alias.name)
             self.replaced += home != module
-            found.append(ast.copy_location(ast.ImportFrom(home, [alias], 0), node))
-        return list(found)
+            statements.append(ast.copy_location(ast.ImportFrom(home, [alias], 0), node))
+        return list(statements)
 
 
 def prepare(suite: Path, into: Path, folder: str) -> list[str]:
-    """Copy the tests of a folder into `into`, as they are and with ours; returns the files that have any."""
+    """Copy the tests of a folder into `into`, unchanged and with our metrics; return the files that use
+    any."""
     chosen = []
     for name in (*HELPERS, folder):
         files = [suite / name] if name.endswith(".py") else sorted((suite / name).rglob("*.py"))
@@ -98,7 +97,7 @@ def prepare(suite: Path, into: Path, folder: str) -> list[str]:
 
 
 def run(into: Path, kind: str, files: list[str], options: list[str]) -> dict[str, str]:
-    """What became of each test: ``"passed"``, ``"failed"`` or ``"skipped"``."""
+    """Run `files` and return each test's state: ``"passed"``, ``"failed"`` or ``"skipped"``."""
     report = into / f"{kind}.xml"
     report.unlink(missing_ok=True)
     command = [
@@ -117,46 +116,46 @@ def run(into: Path, kind: str, files: list[str], options: list[str]) -> dict[str
         cwd=into / kind,
         env=environment,
         stdout=subprocess.DEVNULL,
-        timeout=LIMIT,
+        timeout=MAX_SECONDS,
     )
-    found = {}
+    states = {}
     for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
         kinds = {child.tag for child in case}
         state = "skipped" if "skipped" in kinds else "failed" if kinds & {"failure", "error"} else "passed"
-        found[f"{case.get('classname')}::{case.get('name')}"] = state
-    return found
+        states[f"{case.get('classname')}::{case.get('name')}"] = state
+    return states
 
 
-def outcome(
+def run_file(
     into: Path, file: str, options: list[str], kept: Path | None, until: float | None
 ) -> Outcome | None:
-    """Of one file of tests. What is `kept` from an earlier run is not run again.
+    """Run one file of tests, unless results are in `kept`.
 
-    None where it is not kept, and it is too late: files are begun `until` then.
+    None if not kept and `until` (monotonic seconds) has passed.
     """
-    found: list[dict[str, str]] = []
+    runs: list[dict[str, str]] = []
     for kind in ("ours", "theirs"):
         at = kept / f"{kind}.{Path(file).parent.name}.{Path(file).stem}.json" if kept else None
         if at is not None and at.exists():
-            found.append(json.loads(at.read_text()))
+            runs.append(json.loads(at.read_text()))
             continue
-        if kind == "theirs" and "failed" not in found[0].values():
+        if kind == "theirs" and "failed" not in runs[0].values():
             break
         if until is not None and time.monotonic() > until:
             return None
-        failed = [name for name, state in found[0].items() if state == "failed"] if found else []
+        failed = [name for name, state in runs[0].items() if state == "failed"] if runs else []
         chosen = sorted({name.rpartition("::")[2].partition("[")[0] for name in failed})
         only = ["-k", " or ".join(chosen)] if chosen and not options else options
-        found.append(run(into, kind, [file], only))
-        if kind == "theirs" and only != options and Outcome(*found).different():
-            found[1] = run(into, kind, [file], options)  # tests draw their inputs one after the other
-        if at is not None and found[-1]:
-            at.write_text(json.dumps(found[-1]))
-    return Outcome(found[0], found[1] if len(found) > 1 else {})
+        runs.append(run(into, kind, [file], only))
+        if kind == "theirs" and only != options and Outcome(*runs).different():
+            runs[1] = run(into, kind, [file], options)  # tests draw their inputs one after the other
+        if at is not None and runs[-1]:
+            at.write_text(json.dumps(runs[-1]))
+    return Outcome(runs[0], runs[1] if len(runs) > 1 else {})
 
 
 def test_of(name: str) -> str:
-    """The test without its parameters and the package it is in."""
+    """Return the test's name without parameters and package."""
     return name.partition("[")[0].removeprefix("unittests.")
 
 
@@ -210,8 +209,8 @@ print(", ".join(f"`{name}` {value:.4f}" for name, value in sorted(ours.items()))
 """
 
 
-def fitted() -> str:
-    """What a fit logs with either; raises CalledProcessError where they differ."""
+def run_fit() -> str:
+    """Return what a fit logs with either library; CalledProcessError if they differ."""
     ran = subprocess.run([sys.executable, "-c", FIT], capture_output=True, text=True, check=True)
     return ran.stdout.strip().splitlines()[-1]
 
@@ -234,15 +233,15 @@ def main() -> None:
     differing: Counter[tuple[str, str]] = Counter()
     chosen = ["-k", options.chosen] if options.chosen else []
     for folder in options.folders:
-        with tempfile.TemporaryDirectory() as made:
-            files = prepare(suite, Path(made), folder)
-            tried = [outcome(Path(made), file, chosen, options.keep, until) for file in files]
-        found = [one for one in tried if one is not None]
-        different = [name for one in found for name in one.different()]
+        with tempfile.TemporaryDirectory() as scratch:
+            files = prepare(suite, Path(scratch), folder)
+            tried = [run_file(Path(scratch), file, chosen, options.keep, until) for file in files]
+        outcomes = [outcome for outcome in tried if outcome is not None]
+        different = [name for outcome in outcomes for name in outcome.different()]
         passed, failed, skipped = (
-            sum(one.count(state) for one in found) for state in ("passed", "failed", "skipped")
+            sum(outcome.count(state) for outcome in outcomes) for state in ("passed", "failed", "skipped")
         )
-        share = f"{len(found)} of {len(files)}"
+        share = f"{len(outcomes)} of {len(files)}"
         rows.append([f"`{folder}`", share, passed, skipped, failed - len(different), len(different)])
         differing.update((test_of(name), reason(test_of(name))) for name in different)
     versions = f"torchmetrics {metadata.version(THEIRS)}, lightning {metadata.version('lightning')}"
@@ -262,7 +261,7 @@ def main() -> None:
         [[f"`{test}`", count, why] for (test, why), count in sorted(differing.items())],
     )
     text += "\n## A fit in Lightning\n\n"
-    text += f"Logged by both, metrics and a collection, after three epochs: {fitted()}.\n"
+    text += f"Logged by both, metrics and a collection, after three epochs: {run_fit()}.\n"
     print(_sheet.write("torchmetrics_suite", text).read_text())
 
 

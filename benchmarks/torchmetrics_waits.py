@@ -26,10 +26,8 @@ from gapless.metrics.torchmetrics._measured import TABLE_COLUMNS, WAITS_TABLE, n
 
 
 @dataclass(frozen=True)
-class Counted:
-    """Waits of the third update and of the compute after it; of each, the line of TorchMetrics that waits
-    most.
-    """
+class WaitCounts:
+    """Waits of the third update and of compute after it, and for each the line of TorchMetrics with most."""
 
     metric: Any
     update: int
@@ -38,33 +36,33 @@ class Counted:
     compute_place: str
 
 
-def counted(case: Case, change: Callable[[Any], Any] | None = None, **options: Any) -> Counted:
-    """Count a case on the emulated device."""
-    with gapless.emulate() as seen:
+def count_waits(case: Case, change: Callable[[Any], Any] | None = None, **options: Any) -> WaitCounts:
+    """Count the waits of a case on the emulated device."""
+    with gapless.emulate() as emulated:
         metric = case.build(**options).to("cuda")
         if change is not None:
             change(metric)
         for step in range(3):
             batch = case.batch(Make(step, "cuda"))
-            before = waits_by_place(seen)
+            before = waits_by_place(emulated)
             update(metric, batch, step)
-        between = waits_by_place(seen)
+        between = waits_by_place(emulated)
         metric.compute()
-        updates, computes = between - before, waits_by_place(seen) - between
-    return Counted(metric, updates.total(), computes.total(), busiest(updates), busiest(computes))
+        updates, computes = between - before, waits_by_place(emulated) - between
+    return WaitCounts(metric, updates.total(), computes.total(), busiest(updates), busiest(computes))
 
 
-def waits_by_place(seen: Any) -> Counter[str]:
-    """All waits until now, by the innermost line of TorchMetrics."""
-    session = seen.session
-    found: Counter[str] = Counter()
+def waits_by_place(emulated: Any) -> Counter[str]:
+    """Return all waits so far by the innermost line of TorchMetrics."""
+    session = emulated.session
+    counts: Counter[str] = Counter()
     for event in session.events:
-        found[place_of(session.sites[event.site].stack)] += event.waits
-    return found
+        counts[place_of(session.sites[event.site].stack)] += event.waits
+    return counts
 
 
 def place_of(stack: Any) -> str:
-    """``file:line code``, the file from ``torchmetrics/`` on; empty where TorchMetrics is not in it."""
+    """Return ``file:line code``, the path from ``torchmetrics/`` on; empty without a line of TorchMetrics."""
     for line in stack:
         if line.library == "torchmetrics":
             file = "/".join(Path(line.file).parts)
@@ -73,21 +71,21 @@ def place_of(stack: Any) -> str:
     return ""
 
 
-def busiest(found: Counter[str]) -> str:
-    """The place that waits most often."""
-    return max(found, key=lambda place: (found[place], place), default="")
+def busiest(counts: Counter[str]) -> str:
+    """Return the place with most waits."""
+    return max(counts, key=lambda place: (counts[place], place), default="")
 
 
 def wait_tables() -> tuple[str, list[list[object]], list[int]]:
-    """The tables of the sheet, the rows for the package, and what all rows add up to."""
+    """Return the tables of the sheet, the package's rows, and totals."""
     text, measured, total = "", [], [0] * 8
     for family, make in FAMILIES.items():
         rows: list[list[object]] = []
         for case in make():
-            plain = counted(case)
-            best = counted(case, **case.best) if case.best else None
-            after = counted(case, lambda metric: unwait(metric, checks="later"))
-            checks = counted(case, unwait).compute - after.compute
+            plain = count_waits(case)
+            best = count_waits(case, **case.best) if case.best else None
+            after = count_waits(case, lambda metric: unwait(metric, checks="later"))
+            checks = count_waits(case, unwait).compute - after.compute
             row = [case.name, plain.update, best.update if best else "", after.update]
             rows.append([*row, plain.compute, best.compute if best else "", after.compute, checks])
             if isinstance(plain.metric, torchmetrics.Metric):
@@ -102,8 +100,8 @@ def wait_tables() -> tuple[str, list[list[object]], list[int]]:
     return text, measured, [int(n) for n in total]
 
 
-def five(classes: int, batch: int, kind: str) -> Callable[[], None]:
-    """One update of a mean and four macro class metrics on the host, in the way named `kind`."""
+def update_of_five(classes: int, batch: int, kind: str) -> Callable[[], None]:
+    """Return one update of a mean and four macro class metrics on the host, in the way `kind`."""
     options = {"validate_args": False} if kind == "best options" else {}
     mean = aggregation.MeanMetric(**({"nan_strategy": "disable"} if options else {}))
     names = ("MulticlassAccuracy", "MulticlassPrecision", "MulticlassRecall", "MulticlassF1Score")
@@ -125,20 +123,20 @@ def five(classes: int, batch: int, kind: str) -> Callable[[], None]:
 
 
 def time_rows(rounds: int) -> list[list[object]]:
-    """Microseconds per update of the five metrics, all ways in turn in each round; medians."""
+    """Return rows of microseconds per update of the five metrics: medians, all ways in turn."""
     kinds = ("defaults", "unwait", "best options", "unwait, one collection")
     rows: list[list[object]] = []
     for classes, batch in ((10, 128), (10, 4096), (1000, 128), (1000, 4096)):
-        steps = {kind: five(classes, batch, kind) for kind in kinds}
-        found: dict[str, list[float]] = {kind: [] for kind in kinds}
+        steps = {kind: update_of_five(classes, batch, kind) for kind in kinds}
+        times: dict[str, list[float]] = {kind: [] for kind in kinds}
         for _ in range(rounds):
             for kind, step in steps.items():
                 began = time.perf_counter()
                 for _ in range(5):
                     step()
-                found[kind].append((time.perf_counter() - began) / 5 * 1e6)
+                times[kind].append((time.perf_counter() - began) / 5 * 1e6)
         rows.append(
-            [f"C = {classes}, batch {batch}", *(f"{statistics.median(found[kind]):.0f}" for kind in kinds)]
+            [f"C = {classes}, batch {batch}", *(f"{statistics.median(times[kind]):.0f}" for kind in kinds)]
         )
     return rows
 

@@ -79,18 +79,18 @@ FULL = "gapless trace --no-prices"
 Run = Callable[[Path], dict[str, float]]
 
 
-def repeated(source: Path, copies: int, target: Path) -> int:
-    """Write the profile `source` `copies` times over into `target`; the number of its events."""
+def repeat_profile(source: Path, copies: int, target: Path) -> int:
+    """Write `source` `copies` times over into `target`; return the number of events."""
     data = gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes()
     opening = OPENING.search(data)
     assert opening is not None
-    # Letters of one byte each, so that positions in the text are positions in the file.
+    # Latin-1 has one byte per letter, so text positions are file positions.
     events, end = json.JSONDecoder().raw_decode(data.decode("latin-1"), opening.end() - 1)
     end -= 1
     body = data[opening.end() : end].strip()
     times = [float(event["ts"]) for event in events if "ts" in event]
     longer = int(max(times) - min(times)) + 10_000_000
-    more = max(int(found[2]) for found in NUMBERS.finditer(body) if found[1] != b"ts") + 1
+    more = max(int(number[2]) for number in NUMBERS.finditer(body) if number[1] != b"ts") + 1
     with open(target, "wb") as file:
         file.write(data[: opening.end()] + b"\n")
         for copy in range(copies):
@@ -101,33 +101,33 @@ def repeated(source: Path, copies: int, target: Path) -> int:
 
 
 def _shifted(body: bytes, time: int, number: int) -> bytes:
-    def shift(found: re.Match[bytes]) -> bytes:
-        by = time if found[1] == b"ts" else number
-        return b'"%s": %d%s' % (found[1], int(found[2]) + by, found[3] or b"")
+    def shift(match: re.Match[bytes]) -> bytes:
+        by = time if match[1] == b"ts" else number
+        return b'"%s": %d%s' % (match[1], int(match[2]) + by, match[3] or b"")
 
     return NUMBERS.sub(shift, body) if number else body
 
 
-def _apart(call: Callable[..., int], *args: object) -> int:
-    """Call in a process of its own: what a process has used at most, those it starts begin with."""
+def _in_process(call: Callable[..., int], *args: object) -> int:
+    """Call in a new process: a child inherits the parent's peak memory."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(call, *args).result()
 
 
-def inside(program: str, python: str = sys.executable) -> Run:
-    """Measures what `program` does after its imports."""
+def measure_inside(program: str, python: str = sys.executable) -> Run:
+    """Return a function that measures what `program` does after its imports."""
 
     def run(path: Path) -> dict[str, float]:
         words = [python, "-c", program + REPORT, str(path)]
         done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tempfile.gettempdir())
-        found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return result
 
     return run
 
 
-def report(path: Path, *options: str) -> dict[str, float]:
-    """Measures ``gapless trace`` from the start of the process to its end, its workers included."""
+def measure_command(path: Path, *options: str) -> dict[str, float]:
+    """Measure ``gapless trace`` from start to end of its process, workers included."""
     words = [sys.executable, "-m", "gapless", "trace", "-q", *options, str(path)]
     began = time.perf_counter()
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -141,29 +141,29 @@ def report(path: Path, *options: str) -> dict[str, float]:
     return {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss / 1024}
 
 
-def measured(programs: dict[str, Run], path: Path, rounds: int) -> dict[str, dict[str, float]]:
-    """Medians over `rounds` of every program, in turn."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
+def measure_medians(programs: dict[str, Run], path: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Return medians over `rounds` of every program, in turn."""
+    runs_of: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
     for _ in range(rounds):
         for name, run in programs.items():
-            found[name].append(run(path))
+            runs_of[name].append(run(path))
     keys = ("wall", "cpu", "peak")
-    return {n: {k: statistics.median(one[k] for one in runs) for k in keys} for n, runs in found.items()}
+    return {n: {k: statistics.median(run[k] for run in runs) for k in keys} for n, runs in runs_of.items()}
 
 
-def rows(found: dict[str, dict[str, float]], size: float) -> list[list[object]]:
-    bare = found["bare decode"]
+def rows(medians: dict[str, dict[str, float]], size: float) -> list[list[object]]:
+    bare = medians["bare decode"]
     table: list[list[object]] = []
-    for name, one in found.items():
-        slower = found.get("HTA 0.5.0, load", {}).get("wall", 0.0) / one["wall"]
+    for name, median in medians.items():
+        slower = medians.get("HTA 0.5.0, load", {}).get("wall", 0.0) / median["wall"]
         table.append(
             [
                 name,
-                f"{one['wall']:.2f}",
-                f"{one['cpu']:.2f}",
-                f"{one['peak']:.0f}",
-                f"{one['peak'] / size:.2f}",
-                f"{one['wall'] / bare['wall']:.2f}",
+                f"{median['wall']:.2f}",
+                f"{median['cpu']:.2f}",
+                f"{median['peak']:.0f}",
+                f"{median['peak'] / size:.2f}",
+                f"{median['wall'] / bare['wall']:.2f}",
                 f"{slower:.1f}" if slower and not name.startswith("HTA") else "",
             ]
         )
@@ -184,24 +184,24 @@ def main() -> None:
     )
     parser.add_argument("--growth", type=int, nargs="*", default=[1, 5, 20])
     options = parser.parse_args()
-    programs: dict[str, Run] = {"bare decode": inside(BARE), "gapless, read": inside(READ)}
-    programs["gapless, read and report"] = inside(REPORTED)
-    programs[FULL] = lambda path: report(path, "--no-prices")
-    programs["gapless trace, with prices"] = report
+    programs: dict[str, Run] = {"bare decode": measure_inside(BARE), "gapless, read": measure_inside(READ)}
+    programs["gapless, read and report"] = measure_inside(REPORTED)
+    programs[FULL] = lambda path: measure_command(path, "--no-prices")
+    programs["gapless trace, with prices"] = measure_command
     if options.peers:
-        programs["HTA 0.5.0, load"] = inside(HTA, options.peers)
+        programs["HTA 0.5.0, load"] = measure_inside(HTA, options.peers)
     text, growth = "", list[list[object]]()
     with tempfile.TemporaryDirectory() as folder:
         for copies in options.growth:
             path = Path(folder) / f"{copies}.json"
-            events = _apart(repeated, options.trace, copies, path)
+            events = _in_process(repeat_profile, options.trace, copies, path)
             size = path.stat().st_size / (1 << 20)
             part = programs if copies <= 5 else {k: v for k, v in programs.items() if "gapless" in k}
-            found = measured(part, path, options.rounds if copies <= 5 else min(options.rounds, 3))
-            if "bare decode" in found:
+            medians = measure_medians(part, path, options.rounds if copies <= 5 else min(options.rounds, 3))
+            if "bare decode" in medians:
                 text += f"## {size:.0f} MB, {events:,} events\n\n"
-                text += _sheet.table(COLUMNS, rows(found, size)) + "\n"
-            growth.append(_growth(found, events, size))
+                text += _sheet.table(COLUMNS, rows(medians, size)) + "\n"
+            growth.append(_growth(medians, events, size))
             path.unlink()
     text += "## Cost as files grow\n\n"
     columns = ["file, MB", "events", "read, CPU µs per event", "peak / file"]
@@ -210,7 +210,7 @@ def main() -> None:
     # Last: torch, which the header asks for its version, would count as memory of every later process.
     header = _sheet.header(
         "Reading and explaining a profile",
-        "python benchmarks/trace.py " + " ".join(_shown(options)),
+        "python benchmarks/trace.py " + " ".join(_command_words(options)),
         "a real profile repeated with shifted times and numbers; every run in a fresh process, the programs "
         f"in turn, medians of {options.rounds}; `bare decode` is msgspec into the same typed structs, the "
         "whole file at once; the command is measured from the start of its process to the end, the others "
@@ -220,15 +220,15 @@ def main() -> None:
     print(_sheet.write("trace", header + text).read_text())
 
 
-def _growth(found: dict[str, dict[str, Any]], events: int, size: float) -> list[object]:
+def _growth(medians: dict[str, dict[str, Any]], events: int, size: float) -> list[object]:
     row: list[object] = [f"{size:.0f}", f"{events:,}"]
     for name in ("gapless, read", FULL):
-        row += [f"{found[name]['cpu'] / events * 1e6:.2f}", f"{found[name]['peak'] / size:.2f}"]
+        row += [f"{medians[name]['cpu'] / events * 1e6:.2f}", f"{medians[name]['peak'] / size:.2f}"]
     return row
 
 
-def _shown(options: argparse.Namespace) -> list[str]:
-    """The command line, without the paths of this machine."""
+def _command_words(options: argparse.Namespace) -> list[str]:
+    """Return the command line without paths of this machine."""
     words = [options.trace.name, f"--rounds {options.rounds}"]
     return words + (["--peers PYTHON"] if options.peers else [])
 

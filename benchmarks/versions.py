@@ -28,14 +28,14 @@ PLAN = (
     ("2.9.1", "3.12"), ("2.10.0", "3.13"), ("2.11.0", "3.10"), ("2.12.1", "3.12"), ("2.13.0", "3.11"),
     ("2.13.0", "3.14"), ("2.14.1", "3.11"), ("2.15.0", "3.12"),
 )  # fmt: skip
-"""The last release of each supported version of torch; each supported Python at least once."""
+"""The latest release of each supported torch; each supported Python at least once."""
 
 TOOLS = (
     "click", "expecttest", "hypothesis", "jinja2", "lightning-utilities", "msgspec", "numpy", "pytest",
     "pytest-xdist", "pyyaml", "rich", "scipy",
 )  # fmt: skip
 ABOVE_TORCH = ("torchmetrics",)
-"""What depends on torch: pip would add what torch depends on, CUDA's libraries too."""
+"""Depends on torch: pip would add torch's dependencies, with CUDA's libraries."""
 GROUPS = {
     "field scripts": ("tests/field/test_field.py", "-m", "not framework"),
     "idioms": ("tests/rules/test_cases.py", "tests/wild"),
@@ -47,14 +47,14 @@ GROUPS = {
 }  # fmt: skip
 _OF_CUDA = re.compile(r"(nvidia|cuda|triton|pytorch-triton)", re.IGNORECASE)
 _OFF = re.compile(r"torch 2\.\d+ ")
-"""How a test begins that is skipped because this torch lacks what it is about."""
+"""Prefix of the skip message of a test for a feature this torch lacks."""
 
 
 class Missing(Exception):
-    """This machine, or the package index, has not what an environment needs."""
+    """Something an environment needs is not on this machine or the package index."""
 
 
-class Scratch:
+class ScratchEnvironment:
     """An environment with one torch and one Python."""
 
     def __init__(self, torch: str, python: str, folder: Path, real: bool) -> None:
@@ -85,18 +85,18 @@ class Scratch:
             self._pip("--no-deps", "--no-cache-dir", f"torch=={self.torch}")
             self._pip(*self._needs())
             lib = next(self.folder.glob("lib/python*/site-packages/torch/lib"))
-            made = _cuda_stand_ins.provide(lib)
-            self.how = f"by pip; {len(made)} CUDA libraries stood in for" if made else "by pip"
+            libraries = _cuda_stand_ins.provide(lib)
+            self.how = f"by pip; {len(libraries)} CUDA libraries stood in for" if libraries else "by pip"
         self._pip(*TOOLS)
         self._pip("--no-deps", *ABOVE_TORCH)
         made_already.write_text(self.how)
 
     def beside(self, ending: str) -> Path:
-        """A file that stays when the environment is deleted."""
+        """Return a file beside the environment that stays when it is deleted."""
         return self.folder.with_name(f"{self.folder.name}.{ending}")
 
     def _needs(self) -> list[str]:
-        """What torch depends on, CUDA's libraries and compilers aside."""
+        """Return torch's requirements without CUDA's libraries and compilers."""
         code = "from importlib.metadata import requires; print(*requires('torch'), sep='\\n')"
         lines = self._run([str(self.python), "-c", code], "torch says nothing of what it needs").splitlines()
         return [line for line in lines if not _OF_CUDA.match(line) and "extra ==" not in line]
@@ -105,15 +105,15 @@ class Scratch:
         pip = [str(self.python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
         self._run([*pip, *words], f"pip install {' '.join(words)}")
 
-    def _run(self, words: list[str], what: str) -> str:
+    def _run(self, words: list[str], purpose: str) -> str:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
-            raise Missing(f"{what}: {said[-1]}")
+            raise Missing(f"{purpose}: {said[-1]}")
         return done.stdout
 
     def ask(self, code: str) -> Any:
-        """What `code` prints as JSON, with Gapless importable."""
+        """Return what `code` prints as JSON, with Gapless importable."""
         words = [str(self.python), "-c", f"import json\n{code}"]
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=self._environment())
         if done.returncode:
@@ -121,7 +121,7 @@ class Scratch:
         return json.loads(done.stdout)
 
     def run(self, group: str, processes: int) -> dict[str, list[str]]:
-        """Run tests: those that agreed, differed, and were off, by name."""
+        """Run a group of tests; return the names of those that agreed, differed, were off, or left out."""
         report = self.folder / "report.xml"
         pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(processes)]
         log = self.beside(f"{group}.txt")
@@ -141,19 +141,19 @@ class Scratch:
 
 
 def _interpreter(version: str) -> str:
-    """An interpreter of this version: ``PYTHON3_14`` of the environment, from PATH, or pyenv's.
+    """Return an interpreter of this version: ``PYTHON3_14`` of the environment, from PATH, or pyenv's.
 
     Raises:
         Missing: none of them runs.
     """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    found = [os.environ.get(f"PYTHON{version.replace('.', '_')}"), shutil.which(f"python{version}")]
-    for one in [*found, *map(str, sorted(pyenv.glob(f"{version}.*/bin/python"))), sys.executable]:
-        if one is None:
+    candidates = [os.environ.get(f"PYTHON{version.replace('.', '_')}"), shutil.which(f"python{version}")]
+    for candidate in [*candidates, *map(str, sorted(pyenv.glob(f"{version}.*/bin/python"))), sys.executable]:
+        if candidate is None:
             continue
-        said = subprocess.run([one, "--version"], capture_output=True, text=True, check=False).stdout
+        said = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=False).stdout
         if said.startswith(f"Python {version}."):
-            return one
+            return candidate
     raise Missing(f"no Python {version} here")
 
 
@@ -186,8 +186,8 @@ print(json.dumps({
 """
 
 
-def measure(scratch: Scratch, groups: list[str], processes: int) -> dict[str, Any]:
-    """Make the environment, run the groups, and say how it went."""
+def measure(scratch: ScratchEnvironment, groups: list[str], processes: int) -> dict[str, Any]:
+    """Make the environment, run the groups, and return the results."""
     kept = scratch.beside("json")
     before = json.loads(kept.read_text()).get("groups", {}) if kept.exists() else {}
     result: dict[str, Any] = {"asked": [scratch.torch, scratch.version], "commit": _sheet.commit()}
@@ -201,41 +201,49 @@ def measure(scratch: Scratch, groups: list[str], processes: int) -> dict[str, An
 
 
 def sheet(results: list[dict[str, Any]], before: str = "") -> str:
-    """The sheet, in Markdown; versions without results stay as they are in the sheet `before`."""
-    rows, notes = _kept(before)
-    for one in results:
-        asked = (one["asked"][0], one["asked"][1])
-        notes.pop(asked, None)
-        if "groups" not in one:
-            rows[asked] = [*asked, one["missing"], *[""] * (len(GROUPS) + 3)]
+    """Return the sheet in Markdown; versions without results keep their rows of the sheet `before`."""
+    rows, notes = _kept_rows(before)
+    for result in results:
+        pair = (result["asked"][0], result["asked"][1])
+        notes.pop(pair, None)
+        if "groups" not in result:
+            rows[pair] = [*pair, result["missing"], *[""] * (len(GROUPS) + 3)]
             continue
-        groups = one["groups"]
+        groups = result["groups"]
         counts = [
-            f"{len(found['agreed'])} of {len(found['agreed']) + len(found['differed'])}"
-            if (found := groups.get(name))
+            f"{len(states['agreed'])} of {len(states['agreed']) + len(states['differed'])}"
+            if (states := groups.get(name))
             else "not run"
             for name in GROUPS
         ]
-        differed = [name for found in groups.values() for name in found["differed"]]
-        off = [name for found in groups.values() for name in found["off"]]
-        build = f"CUDA {one['cuda']}" if one["cuda"] else "CPU"
-        how = f"{build}: {one['how']}"
-        rows[asked] = [one["torch"], one["python"], how, *counts, len(differed), len(off), one["commit"]]
+        differed = [name for states in groups.values() for name in states["differed"]]
+        off = [name for states in groups.values() for name in states["off"]]
+        build = f"CUDA {result['cuda']}" if result["cuda"] else "CPU"
+        how = f"{build}: {result['how']}"
+        rows[pair] = [
+            result["torch"],
+            result["python"],
+            how,
+            *counts,
+            len(differed),
+            len(off),
+            result["commit"],
+        ]
         lines = [
-            *(f"- off: {line}" for line in one["remarks"]),
-            *(f"- off: {name}" for name in _together(off)),
+            *(f"- off: {line}" for line in result["remarks"]),
+            *(f"- off: {name}" for name in _join_parameters(off)),
         ]
         lines += [f"- differed: `{name}`" for name in differed]
         if lines:
-            title = f"torch {asked[0]}, Python {asked[1]}"
-            notes[asked] = "\n".join([f"## {title}\n", *lines, ""])
+            title = f"torch {pair[0]}, Python {pair[1]}"
+            notes[pair] = "\n".join([f"## {title}\n", *lines, ""])
     columns = ["torch", "Python", "installed how", *GROUPS, "differed", "off", "last run at"]
-    table = _sheet.table(columns, [rows[asked] for asked in sorted(rows, key=_order)])
-    return table + "\n" + "\n".join(notes[asked] for asked in sorted(notes, key=_order))
+    table = _sheet.table(columns, [rows[pair] for pair in sorted(rows, key=_order)])
+    return table + "\n" + "\n".join(notes[pair] for pair in sorted(notes, key=_order))
 
 
-def _together(off: list[str]) -> list[str]:
-    """The same test with other arguments, off for the same reason, in one line."""
+def _join_parameters(off: list[str]) -> list[str]:
+    """Join tests that differ only in parameters and are off for the same reason."""
     tests: dict[tuple[str, ...], list[str]] = {}
     for line in off:
         parts = re.fullmatch(r"(\w+::\w+)\[.*\] (\(torch 2\.\d+ .*\))", line)
@@ -246,12 +254,12 @@ def _together(off: list[str]) -> list[str]:
     ]
 
 
-def _order(asked: tuple[str, str]) -> list[int]:
-    return [int(part) for part in ".".join(asked).split(".")]
+def _order(pair: tuple[str, str]) -> list[int]:
+    return [int(part) for part in ".".join(pair).split(".")]
 
 
-def _kept(sheet: str) -> tuple[dict[tuple[str, str], list[object]], dict[tuple[str, str], str]]:
-    """Rows and notes of a sheet, by the torch and the Python that were asked for."""
+def _kept_rows(sheet: str) -> tuple[dict[tuple[str, str], list[object]], dict[tuple[str, str], str]]:
+    """Return the rows and notes of a sheet by (torch, Python)."""
     rows: dict[tuple[str, str], list[object]] = {}
     for line in re.findall(r"^\| (\d.*) \|$", sheet, flags=re.MULTILINE):
         cells = [cell.strip() for cell in line.split("|")]
@@ -274,10 +282,10 @@ def main() -> None:
     wanted = parser.parse_args()
     planned = dict.fromkeys(PLAN)
     pairs = [pair for pair in planned if not wanted.only or pair[0] in wanted.only]
-    pairs += [(one.split(":")[0], one.split(":")[1]) for one in wanted.only if ":" in one]
+    pairs += [(text.split(":")[0], text.split(":")[1]) for text in wanted.only if ":" in text]
     wanted.folder.mkdir(parents=True, exist_ok=True)
     for torch, python in pairs:
-        scratch = Scratch(torch, python, wanted.folder, wanted.real)
+        scratch = ScratchEnvironment(torch, python, wanted.folder, wanted.real)
         result = measure(scratch, wanted.groups.split(","), wanted.processes)
         scratch.beside("json").write_text(json.dumps(result, indent=1))
         if not wanted.keep:

@@ -25,60 +25,61 @@ from gapless.emulation.emulator import Emulator
 from gapless.model import Session
 from gapless.model.estimate import Estimate
 
-TOLD = ("V100-PCIE-32GB", "A100-PCIE-40GB", "A100-PCIE-80GB", "H100-SXM-80GB", "L4")
+GPUS_SHOWN = ("V100-PCIE-32GB", "A100-PCIE-40GB", "A100-PCIE-80GB", "H100-SXM-80GB", "L4")
 STEPS = 4
 
 
-def recorded(name: str, batch: int, length: int, trains: bool) -> Session:
-    """What a check records of a few steps: forward alone, or forward and backward, without an optimizer."""
+def record_steps(name: str, batch: int, length: int, trains: bool) -> Session:
+    """Record a few steps: forward, or forward and backward, without an optimizer."""
     with Emulator("b200", programme=True, dry=True) as emulator, torch.set_grad_enabled(trains):
         model = MODELS[name](trains).cuda().train(trains)
         ids = torch.zeros(batch, length, dtype=torch.long, device="cuda")
         for _ in range(STEPS):
-            made = model(ids)
+            logits = model(ids)
             if trains:
-                made.backward(torch.ones_like(made))
+                logits.backward(torch.ones_like(logits))
             gapless.step()
     return emulator.session()
 
 
-def estimated(session: Session, run: ModelRun) -> Estimate:
+def estimate_on(session: Session, run: ModelRun) -> Estimate:
     programme = session.programme
     assert programme is not None
     programme = msgspec.structs.replace(programme, gpu=GPUS[run.gpu])
-    found = report(msgspec.structs.replace(session, programme=programme)).estimate
-    assert found is not None
-    assert not found.refused, found.refused
-    return found
+    estimate = report(msgspec.structs.replace(session, programme=programme)).estimate
+    assert estimate is not None
+    assert not estimate.refused, estimate.refused
+    return estimate
 
 
-AT_ODDS = 1.3
-"""A forward pass that takes so many times what its operators do is measured otherwise than they are."""
+MAX_FORWARD_RATIO = 1.3
+"""A forward pass that takes longer than its operators by this factor was measured differently."""
 
 
 def rows(folder: Path) -> list[list[object]]:
     chosen = sorted(
-        (one for one in runs(folder) if one.gpu in TOLD), key=lambda one: (one.name, TOLD.index(one.gpu))
+        (measured_run for measured_run in runs(folder) if measured_run.gpu in GPUS_SHOWN),
+        key=lambda measured_run: (measured_run.name, GPUS_SHOWN.index(measured_run.gpu)),
     )
     table: list[list[object]] = []
     sessions: dict[str, Session] = {}
     for run in chosen:
         name, mode, length, batch = run.name.split("-")
         if run.name not in sessions:
-            sessions = {run.name: recorded(name, int(batch), int(length), mode == "train")}
-        found = estimated(sessions[run.name], run)
-        listed = sum(one.times * one.forward_us for one in run.operators if one.forward)
-        step = found.step
+            sessions = {run.name: record_steps(name, int(batch), int(length), mode == "train")}
+        estimate = estimate_on(sessions[run.name], run)
+        listed = sum(operator.times * operator.forward_us for operator in run.operators if operator.forward)
+        step = estimate.step
         inside = step.least <= run.us * 1e3 <= step.most
         table.append(
             [run.gpu, run.name, f"{run.us / 1e3:.1f}", f"{step.likely / 1e6:.1f}",
-             f"{step.likely / run.us / 1e3:.2f}", "yes" if inside else "no", found.limiter,
+             f"{step.likely / run.us / 1e3:.2f}", "yes" if inside else "no", estimate.limiter,
              f"{run.forward_us / listed:.2f}"]
         )  # fmt: skip
     return table
 
 
-def told(table: list[list[object]], kind: str) -> str:
+def summary_line(table: list[list[object]], kind: str) -> str:
     off = np.array([abs(float(str(row[4])) - 1) for row in table])
     inside = sum(row[5] == "yes" for row in table)
     return f"- {kind} ({len(off)}): mean {off.mean():.1%}, worst {off.max():.0%}; {inside} in the interval\n"
@@ -97,11 +98,11 @@ def sheet(folder: Path) -> str:
     heads = ["GPU", "run", "measured, ms", "estimated, ms", "estimated / measured", "inside", "limiter"]
     text += _sheet.table([*heads, "forward"], table) + "\n"
     train = [row for row in table if "-train-" in str(row[1])]
-    agreeing = [row for row in train if float(str(row[7])) < AT_ODDS]
-    text += told(train, "training")
-    text += told(agreeing, f"training, where *forward* is below {AT_ODDS}")
-    return text + told([row for row in table if row not in train], "inference")
+    agreeing = [row for row in train if float(str(row[7])) < MAX_FORWARD_RATIO]
+    text += summary_line(train, "training")
+    text += summary_line(agreeing, f"training, where *forward* is below {MAX_FORWARD_RATIO}")
+    return text + summary_line([row for row in table if row not in train], "inference")
 
 
 if __name__ == "__main__":
-    _sheet.main("whole_models", __doc__ or "", lambda asked: sheet(asked.folder), folder={"type": Path})
+    _sheet.main("whole_models", __doc__ or "", lambda options: sheet(options.folder), folder={"type": Path})

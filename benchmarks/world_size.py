@@ -34,7 +34,7 @@ BESIDE = {
 def check(
     *words: str, launcher: tuple[str, ...] = (), **environment: str
 ) -> tuple[dict[str, Any], float, float]:
-    """The report of a check, its seconds of processor time, and megabytes resident at most."""
+    """Run a check; return its report, CPU seconds, and peak resident megabytes."""
     command = [sys.executable, "-W", "ignore", *launcher, "-m", "gapless", "check", "-q", "--no-loader"]
     child = subprocess.Popen(
         [*command, "-f", "json", *words],
@@ -60,24 +60,24 @@ def cost_rows(rounds: int) -> list[list[object]]:
                 check("--world-size", str(ranks), SCRIPT, "--tensor-parallel", str(tensor))
                 for _ in range(rounds)
             ]
-            found, seconds, resident = min(runs, key=lambda one: one[1])
-            sent = sum(one["sent"] for one in found["traffic"])
+            best_report, seconds, resident = min(runs, key=lambda run: run[1])
+            sent = sum(collective["sent"] for collective in best_report["traffic"])
             name = f"{ranks // tensor} × {tensor}"
             rows.append([ranks, name, f"{seconds:.1f}", f"{resident:.0f}", size(sent)])
     return rows
 
 
-def waits(session: Session) -> dict[tuple[Any, ...], int]:
-    found: dict[tuple[Any, ...], int] = {}
+def waits_by_line(session: Session) -> dict[tuple[Any, ...], int]:
+    counts: dict[tuple[Any, ...], int] = {}
     for event in session.events:
         site = session.sites[event.site]
         key = site.line, site.operator, site.mechanism, event.tick
-        found[key] = found.get(key, 0) + event.waits
-    return found
+        counts[key] = counts.get(key, 0) + event.waits
+    return counts
 
 
-def asked(run: MemoryRun) -> tuple[int, int]:
-    """Requests, and the most bytes in use at once."""
+def memory_use(run: MemoryRun) -> tuple[int, int]:
+    """Return the number of requests, and the most bytes in use at once."""
     used: dict[int, int] = {}
     most = requests = 0
     for action, ident, nbytes in zip(run.action, run.ident, run.size, strict=True):
@@ -101,23 +101,24 @@ def beside_rows(folder: Path) -> list[list[object]]:
             both.append((load(path), report["traffic"]))
         (real, theirs), (alone, mine) = both
         same = {
-            "waits": waits(real) == waits(alone),
-            "memory": [asked(one) for one in real.memory] == [asked(one) for one in alone.memory],
+            "waits": waits_by_line(real) == waits_by_line(alone),
+            "memory": [memory_use(memory_run) for memory_run in real.memory]
+            == [memory_use(memory_run) for memory_run in alone.memory],
             "bytes": theirs == mine,
         }
-        peak = asked(real.memory[0])[1]
-        rows.append([name, size(peak), *("same" if one else "**differs**" for one in same.values())])
+        peak = memory_use(real.memory[0])[1]
+        rows.append([name, size(peak), *("same" if is_same else "**differs**" for is_same in same.values())])
     return rows
 
 
 PUBLISHED = {8: 82.4, 128: 67.0}
-"""GiB that torchtitan's authors report as reserved on H100s with its own model (`docs/performance.md` there,
-Llama 3.1 8B, sequences of 8192, 2 for each GPU, selective checkpointing)."""
+"""GiB that torchtitan's authors report as reserved on H100s with their model (`docs/performance.md` there:
+Llama 3.1 8B, sequences of 8192, 2 per GPU, selective checkpointing)."""
 SETTINGS = {"expandable": "expandable_segments:True", "default": ""}
 
 
 def peak_rows() -> list[list[object]]:
-    """An H200 in the place of their H100s with 95 GiB: the same kernels and workspaces, and room enough."""
+    """Return rows of predicted peaks on an H200, which has room, in place of their 95 GiB H100s."""
     rows: list[list[object]] = []
     for ranks, published in PUBLISHED.items():
         for name, setting in SETTINGS.items():

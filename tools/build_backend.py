@@ -18,7 +18,7 @@ _MARK = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)
 
 
 def long_description(readme: str, source: str = "") -> str:
-    """`readme` with links that lead somewhere wherever it is shown; `source` is the repository's address.
+    """Return `readme` with relative links made absolute; `source` is the repository's address.
 
     >>> long_description("see [docs](docs/a.md)")
     'see docs'
@@ -26,24 +26,24 @@ def long_description(readme: str, source: str = "") -> str:
     'see [docs](https://example.org/x/blob/main/docs/a.md)'
     """
 
-    def absolute(found: re.Match[str]) -> str:
-        return f"[{found['text']}]({source}/blob/main/{found['path']})" if source else found["text"]
+    def absolute(match: re.Match[str]) -> str:
+        return f"[{match['text']}]({source}/blob/main/{match['path']})" if source else match["text"]
 
     parts = _FENCED.split(_MARK.sub("", readme))
     return "".join(part if part.startswith("```") else _LINK.sub(absolute, part) for part in parts)
 
 
 def source_address(pyproject: str) -> str:
-    """What `[project.urls]` names as Source, "" where it names nothing."""
-    found = re.search(r'^\[project\.urls\]\n(?:[^\[\n].*\n)*?Source = "([^"]+)"', pyproject, re.MULTILINE)
-    return found[1].rstrip("/") if found else ""
+    """Return the address that `[project.urls]` names as Source, or ""."""
+    match = re.search(r'^\[project\.urls\]\n(?:[^\[\n].*\n)*?Source = "([^"]+)"', pyproject, re.MULTILINE)
+    return match[1].rstrip("/") if match else ""
 
 
 def _write() -> None:
-    made = PROJECT / "build" / "README.md"
-    made.parent.mkdir(exist_ok=True)
+    target = PROJECT / "build" / "README.md"
+    target.parent.mkdir(exist_ok=True)
     source = source_address((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
-    made.write_text(
+    target.write_text(
         long_description((PROJECT / "README.md").read_text(encoding="utf-8"), source), encoding="utf-8"
     )
 

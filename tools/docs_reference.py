@@ -25,7 +25,7 @@ GROUPS = {
 
 
 def pages() -> dict[str, str]:
-    """All of them, by place in the site."""
+    """Return all pages, by path in the site."""
     return {
         **_rules(),
         "reference/commands.md": _commands(),
@@ -37,15 +37,15 @@ def pages() -> dict[str, str]:
 def _rules() -> dict[str, str]:
     from gapless.rules import all_rules
 
-    made = {f"rules/{rule.code}.md": _rule(rule) for rule in all_rules()}
+    contents = {f"rules/{rule.code}.md": _rule(rule) for rule in all_rules()}
     index = ["# Rules", "", "`gapless rule CODE` shows the same in a terminal."]
     for prefix, rules in groupby(all_rules(), key=lambda rule: rule.code[:4]):
         index += ["", f"## {GROUPS.get(prefix, prefix + 'xx')}", "", "| code | pattern | |", "|---|---|---|"]
         index += [
             f"| [{rule.code}]({rule.code}.md) | {rule.name} | {_cell(rule.summary())} |" for rule in rules
         ]
-    made["rules/index.md"] = "\n".join(index) + "\n"
-    return made
+    contents["rules/index.md"] = "\n".join(index) + "\n"
+    return contents
 
 
 def _rule(rule: Any) -> str:
@@ -76,7 +76,7 @@ def _formats() -> str:
 
 
 def _metrics() -> dict[str, str]:
-    """A list of all metrics, and for each kind of them a page that tells of each."""
+    """Return an index of the metrics, and a page for each family."""
     from gapless import metrics
     from gapless.metrics import functional
 
@@ -85,21 +85,21 @@ def _metrics() -> dict[str, str]:
         "All are in `gapless.metrics`, and take the arguments that TorchMetrics' metric of that name takes. "
         "[Metrics that do not wait](../../metrics.md) explains what they share.",
     ]
-    made = {}
+    contents = {}
     classes = sorted((value for _, value in _public(metrics) if inspect.isclass(value)), key=_family)
     for family, members in groupby(classes, key=_family):
         place = f"{family.split()[0]}.md"
         rows, parts = [], [f"# {family.capitalize()}"]
-        for one in members:
-            name = one.__name__
-            rows.append(f"| [{name}]({place}#{name.lower()}) | {_cell(_first(one))} |")
-            told = _prose(inspect.getdoc(one) or "")
-            parts += [f"## {name}", _fenced(_signature(name, one), "python"), told]
+        for metric in members:
+            name = metric.__name__
+            rows.append(f"| [{name}]({place}#{name.lower()}) | {_cell(_first(metric))} |")
+            prose = _prose(inspect.getdoc(metric) or "")
+            parts += [f"## {name}", _fenced(_signature(name, metric), "python"), prose]
         index.append("\n".join([f"## {family.capitalize()}", "", "| metric | |", "|---|---|", *rows]))
-        made[f"reference/metrics/{place}"] = "\n\n".join(parts) + "\n"
+        contents[f"reference/metrics/{place}"] = "\n\n".join(parts) + "\n"
     names = ", ".join(f"`{name}`" for name, value in _public(functional) if not inspect.isclass(value))
     index += ["## Functions", f"In `gapless.metrics.functional`, for one batch each: {names}."]
-    return {"reference/metrics/index.md": "\n\n".join(index) + "\n", **made}
+    return {"reference/metrics/index.md": "\n\n".join(index) + "\n", **contents}
 
 
 def _family(metric: type) -> str:
@@ -126,18 +126,20 @@ def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _signature(name: str, value: Callable[..., Any]) -> str:
-    """How `value` is called, on one line or with one argument on each; annotations as they are written."""
+    """Return the signature of `value` on one line, or with one argument per line; annotations as written."""
     signature = inspect.signature(value)
     parts = []
-    for one in signature.parameters.values():
+    for parameter in signature.parameters.values():
         before = [part for part in parts if not part.startswith("**")]
-        if one.kind is one.KEYWORD_ONLY and not any(part.startswith("*") for part in before):
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(part.startswith("*") for part in before):
             parts.append("*")
-        stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
-        annotated = f": {_annotation(one.annotation)}" if one.annotation is not one.empty else ""
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        annotated = (
+            f": {_annotation(parameter.annotation)}" if parameter.annotation is not parameter.empty else ""
+        )
         equals = " = " if annotated else "="
-        default = "" if one.default is one.empty else f"{equals}{one.default!r}"
-        parts.append(f"{stars}{one.name}{annotated}{default}")
+        default = "" if parameter.default is parameter.empty else f"{equals}{parameter.default!r}"
+        parts.append(f"{stars}{parameter.name}{annotated}{default}")
     result = "" if inspect.isclass(value) else f" -> {_annotation(signature.return_annotation)}"
     line = f"{name}({', '.join(parts)}){result}"
     if len(line) <= 90:
@@ -150,7 +152,7 @@ def _annotation(annotation: Any) -> str:
 
 
 def _prose(docstring: str) -> str:
-    """A docstring as Markdown: its marks for code, and its headed lists of arguments and errors."""
+    """Convert a docstring to Markdown: code marks, and headed lists of arguments and errors."""
     lines: list[str] = []
     listed = False
     for line in _marks(docstring).split("\n"):
@@ -168,13 +170,13 @@ def _prose(docstring: str) -> str:
 
 
 def _marks(text: str) -> str:
-    """`text` with single marks for code, and references by the name they show."""
+    """Return `text` with single backticks for code, and references by their name."""
     text = re.sub(r":\w+:`~(?:\w+\.)*(\w+)`", r"`\1`", text.replace("``", "`"))
     return re.sub(r":\w+:(`[^`]*`)", r"\1", text)
 
 
 def _first(value: Any) -> str:
-    """The first sentence of what `value` says of itself."""
+    """Return the first paragraph of the docstring of `value` on one line."""
     return " ".join(_marks((inspect.getdoc(value) or "").split("\n\n")[0]).split())
 
 

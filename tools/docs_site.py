@@ -33,7 +33,7 @@ COPIES = {
     "benchmarks/README.md": "sheets/index.md",
     "examples/README.md": "examples.md",
 }
-"""Files of the project that become pages, with the page's place; so do the sheets of the benchmarks."""
+"""Files of the project that become pages, and their paths; sheets of the benchmarks do too."""
 
 SECTIONS = {
     "Start": ("index.md", "start.md", "screens.md", "examples.md"),
@@ -73,17 +73,17 @@ SECTIONS = {
     ),
     "Project": ("architecture.md", "building.md", "contributing.md", "security.md", "changelog.md"),
 }
-"""What a reader wants to do, and the pages for it in order. A folder stands for all pages in it."""
+"""Readers' goals, with their pages in order. A folder stands for all pages in it."""
 
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are not in ``docs/``, and order all of them."""
+    """Add the pages that are not in ``docs/`` and order all of them."""
     from mkdocs.structure.files import File
 
-    for place, content in {**_copied(), **docs_reference.pages()}.items():
+    for place, content in {**_project_pages(), **docs_reference.pages()}.items():
         files.append(File.generated(config, place, content=content))
     linked = {
         target
@@ -100,11 +100,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links between files of the project into links between pages."""
     here = page.file.src_uri
-    return outside_fences(markdown, lambda text: LINK.sub(lambda found: _link(found, here), text))
+    return outside_fences(markdown, lambda text: LINK.sub(lambda match: _link(match, here), text))
 
 
 def navigation(pages: list[str]) -> list[dict[str, Any]]:
-    """The sections of `SECTIONS` with those of `pages` that exist; the others come last."""
+    """Return the `SECTIONS` with the pages that exist; other pages come last."""
     left = sorted(pages)
     nav: list[dict[str, Any]] = []
     for title, wanted in SECTIONS.items():
@@ -125,7 +125,7 @@ def navigation(pages: list[str]) -> list[dict[str, Any]]:
 
 
 def outside_fences(markdown: str, change: Any) -> str:
-    """`markdown` with `change` applied to all that is not in a fenced block."""
+    """Apply `change` to all of `markdown` outside fenced blocks."""
     parts = FENCE.split(markdown)
     return "".join(part if part.startswith("```") else change(part) for part in parts)
 
@@ -134,15 +134,15 @@ def _folder_title(folder: str) -> str:
     return {"sheets/": "Measured", "rules/": "Rules", "reference/metrics/": "Metrics, by name"}[folder]
 
 
-def _copied() -> dict[str, str]:
-    """The pages that other files of the project are, by place."""
+def _project_pages() -> dict[str, str]:
+    """Return the pages made from other files of the project, by path."""
     sources = {PROJECT / name: place for name, place in COPIES.items()}
     sources |= {path: f"sheets/{path.name}" for path in sorted((PROJECT / "benchmarks/sheets").glob("*.md"))}
     return {place: path.read_text(encoding="utf-8") for path, place in sources.items() if path.exists()}
 
 
 def _origin(place: str) -> str:
-    """The file of the project that the page at `place` comes from."""
+    """Return the project file that the page at `place` comes from."""
     for name, copied in COPIES.items():
         if copied == place:
             return name
@@ -152,7 +152,7 @@ def _origin(place: str) -> str:
 
 
 def _place(name: str) -> str | None:
-    """The page that the file `name` of the project is, if it is one."""
+    """Return the path of the page made from the project file `name`, or None."""
     if name in COPIES:
         return COPIES[name]
     if name == "README.md":
@@ -165,38 +165,38 @@ def _place(name: str) -> str | None:
     return None
 
 
-def _target(found: re.Match[str], origin: str) -> tuple[str, str] | None:
-    """The file of the project that a link in `origin` leads to, and the part of it; None if it is no file."""
-    name, _, part = found["target"].partition("#")
+def _target(match: re.Match[str], origin: str) -> tuple[str, str] | None:
+    """Return the project file and anchor that a link in `origin` leads to; None if it is no file."""
+    name, _, part = match["target"].partition("#")
     if not name or re.match(r"[a-z]+:", name):
         return None
     return os.path.normpath(PurePosixPath(origin).parent / name).replace(os.sep, "/"), part
 
 
 def _outside(markdown: str, origin: str) -> list[str]:
-    """Files that are no pages, but that the page made from `origin` links to."""
+    """Return the files linked from the page made from `origin` that are no pages."""
     targets = []
     for text in FENCE.split(markdown):
-        for found in LINK.finditer("" if text.startswith("```") else text):
-            target = _target(found, origin)
+        for match in LINK.finditer("" if text.startswith("```") else text):
+            target = _target(match, origin)
             if target and _place(target[0]) is None and (PROJECT / target[0]).is_file():
                 targets.append(target[0])
     return targets
 
 
-def _link(found: re.Match[str], here: str) -> str:
-    target = _target(found, _origin(here))
+def _link(match: re.Match[str], here: str) -> str:
+    target = _target(match, _origin(here))
     if target is None:
-        return found[0]
+        return match[0]
     name, part = target
     place = _place(name)
     if place is None or place.startswith("sheets/"):
         if not (PROJECT / _origin(place) if place else PROJECT / name).exists():
             level = logging.INFO if place else logging.WARNING  # a sheet may be yet to be measured
             LOG.log(level, "%s links to %s, which is not there", here, name)
-            return found["text"]
+            return match["text"]
         if (PROJECT / name).is_dir():
-            return found["text"]
+            return match["text"]
     place = place or f"source/{name}"
     relative = os.path.relpath(place, PurePosixPath(here).parent).replace(os.sep, "/")
-    return f"[{found['text']}]({relative}{'#' + part if part else ''})"
+    return f"[{match['text']}]({relative}{'#' + part if part else ''})"

@@ -14,7 +14,7 @@ HEAD = "# The metrics of this folder, found when it is imported. `make format` w
 
 
 def stub(metrics: dict[str, type]) -> str:
-    """A line for each of `metrics`, which are those of a folder."""
+    """Return the stub of a folder: a line for each of its `metrics`."""
     lines = [f"from {metric.__module__} import {name} as {name}\n" for name, metric in metrics.items()]
     return HEAD + "".join(sorted(lines))
 

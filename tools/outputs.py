@@ -31,7 +31,7 @@ PUBLIC = {
     "num_workers_4.pt.trace.json.gz": "kineto-resnet50_num_workers_4-*.json.gz",
     "snapshot.pickle": "select_n-thrashing.pickle",
 }
-"""Profiles that pages read, by the name the page gives them, and the pattern that finds them in FOLDER."""
+"""Profiles that pages read: the page's name for each, and the pattern of its file in FOLDER."""
 
 OUTPUT = re.compile(
     r"<!-- output: (?P<command>[^\[\]\n]*?)(?: \[(?P<kept>[\d, -]+)\])? -->\n"
@@ -42,12 +42,12 @@ FILE = re.compile(r"<!-- file: (?P<name>\S+) -->\n```python\n(?P<content>.*?)```
 
 
 SETTINGS = {"COLUMNS": "80", "NO_COLOR": "1", "GAPLESS_HOST": "usual"}
-"""Variables that make what is printed no machine's own."""
+"""Variables that make output independent of the machine."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """One command of a page: what it is, which of its paragraphs are kept, and what the page shows."""
+    """A command on a page, its selected paragraphs, and the output shown."""
 
     command: str
     kept: str | None
@@ -55,23 +55,23 @@ class Output:
 
 
 def outputs(page: str) -> list[Output]:
-    """The commands that the text `page` shows, in order."""
-    return [Output(found["command"], found["kept"], found["shown"]) for found in OUTPUT.finditer(page)]
+    """Return the commands shown on `page`, in order."""
+    return [Output(match["command"], match["kept"], match["shown"]) for match in OUTPUT.finditer(page)]
 
 
 def needs(commands: list[str]) -> list[str]:
-    """Names of the public profiles that `commands` read."""
+    """Return the names of the public profiles that `commands` read."""
     return [name for name in PUBLIC if any(name in shlex.split(command) for command in commands)]
 
 
 def prepare(folder: Path, page: str, profiles: Path | None) -> bool:
-    """Put what the commands of `page` need into `folder`; whether all of it was there."""
-    # A copy: paths that are printed begin at the folder.
+    """Put what the commands of `page` need into `folder`; return whether all of it exists."""
+    # A copy: printed paths start at the folder.
     shutil.copytree(PROJECT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    for found in FILE.finditer(page):
-        (folder / found["name"]).write_text(found["content"], encoding="utf-8")
+    for match in FILE.finditer(page):
+        (folder / match["name"]).write_text(match["content"], encoding="utf-8")
     complete = True
-    for name in needs([one.command for one in outputs(page)]):
+    for name in needs([output.command for output in outputs(page)]):
         source = next(iter(sorted(profiles.rglob(PUBLIC[name]))), None) if profiles else None
         if source is None:
             complete = False
@@ -81,13 +81,13 @@ def prepare(folder: Path, page: str, profiles: Path | None) -> bool:
 
 
 def words(command: str, *options: str) -> tuple[str, ...]:
-    """What Python is started with for `command` with `options` behind its first two words."""
+    """Return Python's arguments for `command`, with `options` after its first two words."""
     first, second, *rest = shlex.split(command)
     return ("-m", first, second, *options, *rest)
 
 
 def run(command: str, folder: Path, *options: str) -> str:
-    """What `command`, with `options` behind its first two words, prints to standard output in `folder`."""
+    """Return the standard output of `command` run in `folder`, with `options` after its first two words."""
     environment = {**os.environ, **SETTINGS, "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(
         [sys.executable, *words(command, *options)],
@@ -104,8 +104,8 @@ def run(command: str, folder: Path, *options: str) -> str:
 
 
 def kept(printed: str, which: str | None) -> str:
-    """The paragraphs of `printed` that are asked for, with … where others are left out."""
-    paragraphs = [one for one in re.split(r"\n{2,}", printed.strip("\n")) if one]
+    """Return the wanted paragraphs of `printed`, with … for those left out."""
+    paragraphs = [paragraph for paragraph in re.split(r"\n{2,}", printed.strip("\n")) if paragraph]
     wanted = sorted(_numbers(which)) if which else list(range(1, len(paragraphs) + 1))
     if wanted[-1] > len(paragraphs):
         raise SystemExit(f"paragraph {wanted[-1]} is asked for, and there are {len(paragraphs)}:\n{printed}")
@@ -127,15 +127,15 @@ def _numbers(which: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def renewed(page: str, folder: Path) -> str:
-    """`page` with what its commands print today."""
+def renew(page: str, folder: Path) -> str:
+    """Return `page` with the current output of its commands."""
 
-    def again(found: re.Match[str]) -> str:
-        text = kept(run(found["command"], folder, "-q"), found["kept"])
-        asked = f" [{found['kept']}]" if found["kept"] else ""
+    def again(match: re.Match[str]) -> str:
+        text = kept(run(match["command"], folder, "-q"), match["kept"])
+        selection = f" [{match['kept']}]" if match["kept"] else ""
         return (
-            f"<!-- output: {found['command']}{asked} -->\n"
-            f"```text\n$ {found['command']}\n{text}\n```\n<!-- end -->\n"
+            f"<!-- output: {match['command']}{selection} -->\n"
+            f"```text\n$ {match['command']}\n{text}\n```\n<!-- end -->\n"
         )
 
     return OUTPUT.sub(again, page)
@@ -154,7 +154,7 @@ def main() -> None:
             if not prepare(Path(name), page, args.profiles and args.profiles.resolve()):
                 print(f"{path}: left as it is, as it needs public profiles (--profiles)")
                 continue
-            path.write_text(renewed(page, Path(name)), encoding="utf-8")
+            path.write_text(renew(page, Path(name)), encoding="utf-8")
             print(f"{path}: {len(outputs(page))} commands")
 
 

@@ -27,19 +27,19 @@ PICTURES = {
     "check": ("start.md", "gapless check -q train.py", 34),
     "trace": ("journeys/loading.md", "gapless trace -q num_workers_0.pt.trace.json.gz", 27),
 }
-"""By name: the page with the files that are needed, the command, and how many lines are shown."""
+"""By name: the page with the files needed, the command, and the number of lines shown."""
 REPORTS = {
     "timeline": ("journeys/loading.md", "gapless trace -q -f html num_workers_0.pt.trace.json.gz", 620),
     "memory": ("journeys/memory.md", "gapless memory -q --search -f html snapshot.pickle", 700),
 }
-"""By name, which is also the section that is shown: page, command, and how high the picture is."""
+"""By name (also of the section shown): page, command, and the picture's height."""
 WIDTH = 1160
-LARGEST = 100_000
-"""Bytes; a larger picture does not belong into the repository."""
+MAX_BYTES = 100_000
+"""Larger pictures do not belong in the repository."""
 
 
 def picture(command: str, printed: str, lines: int) -> str:
-    """The first `lines` of what `command` has `printed` in colours, as SVG."""
+    """Return the first `lines` of the coloured output `printed` of `command`, as SVG."""
     console = Console(record=True, width=82, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
     console.print(Text.assemble(("$ ", "bold green"), (command.replace(" -q", ""), "bold")))
     for line in printed.strip("\n").split("\n")[:lines]:
@@ -49,7 +49,7 @@ def picture(command: str, printed: str, lines: int) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
-def coloured(command: str, folder: Path) -> str:
+def run_with_colours(command: str, folder: Path) -> str:
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     environment |= {
         "COLUMNS": "80",
@@ -70,10 +70,10 @@ def coloured(command: str, folder: Path) -> str:
 
 
 def photographs(pages: dict[str, str]) -> dict[str, bytes]:
-    """Each of `pages`, documents by the name in `REPORTS`, as a browser shows that section."""
+    """Return a screenshot of the named section of each page."""
     from playwright.sync_api import sync_playwright
 
-    found = {}
+    photos = {}
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
@@ -87,9 +87,9 @@ def photographs(pages: dict[str, str]) -> dict[str, bytes]:
             page.evaluate(
                 "() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))"
             )
-            found[name] = page.screenshot(type="jpeg", quality=70)
+            photos[name] = page.screenshot(type="jpeg", quality=70)
         browser.close()
-    return found
+    return photos
 
 
 def main() -> None:
@@ -102,25 +102,25 @@ def main() -> None:
         if text is not None:
             write(f"{name}.svg", picture(command, text, lines).encode())
     pages = {name: shown(name, page, command, profiles) for name, (page, command, _) in REPORTS.items()}
-    there = {name: text for name, text in pages.items() if text is not None}
-    for name, data in (photographs(there) if there else {}).items():
+    printed = {name: text for name, text in pages.items() if text is not None}
+    for name, data in (photographs(printed) if printed else {}).items():
         write(f"{name}.jpg", data)
 
 
 def shown(name: str, page: str, command: str, profiles: Path | None) -> str | None:
-    """What `command` prints beside the files of `page`; None where it needs profiles that are not there."""
+    """Return what `command` prints beside the files of `page`; None without the profiles it needs."""
     text = (outputs.PAGES / page).read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         outputs.prepare(Path(folder), text, profiles and profiles.resolve())
         if outputs.needs([command]) and not profiles:
             print(f"{name}: left as it is, as it needs public profiles (--profiles)")
             return None
-        return coloured(command, Path(folder))
+        return run_with_colours(command, Path(folder))
 
 
 def write(name: str, data: bytes) -> None:
-    if len(data) > LARGEST:
-        raise SystemExit(f"{name}: {len(data):,} bytes are more than {LARGEST:,}")
+    if len(data) > MAX_BYTES:
+        raise SystemExit(f"{name}: {len(data):,} bytes are more than {MAX_BYTES:,}")
     (TARGET / name).write_bytes(data)
     print(f"docs/images/{name}: {len(data):,} bytes")
 

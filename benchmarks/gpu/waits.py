@@ -70,11 +70,11 @@ def over_all(emulated: bool, look: Callable[[Callable[[], None]], int]) -> Count
 def prepared(case: Any) -> Callable[[], None]:
     """The call, forward and backward, with inputs that are on the device."""
     sample = case.sample
-    inputs = [op_db.copied(value, "cuda") for value in (sample.input, *sample.args)]
-    options = op_db.copied(sample.kwargs, "cuda")
+    inputs = [op_db.copy_to(value, "cuda") for value in (sample.input, *sample.args)]
+    options = op_db.copy_to(sample.kwargs, "cuda")
 
     def call() -> None:
-        out = op_db.spelled(case)(*inputs, **options)
+        out = op_db.callable_of(case)(*inputs, **options)
         if op_db._differentiable(case):
             op_db.backward(sample.output_process_fn_grad(out))
 

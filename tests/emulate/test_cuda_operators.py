@@ -40,7 +40,7 @@ def test_every_overload_that_has_a_kernel_for_cuda_alone_is_handled_or_has_a_rea
 
 
 def test_composites_with_a_kernel_for_cuda_go_its_way(enumerated: ModuleType) -> None:
-    alone = enumerated.composite_with_kernel(cpu=False)
+    alone = enumerated.composites_with_kernel(cpu=False)
     assert set(alone) <= composites.PARTS.keys() & kernels.REPLACED
     assert ("_fused_rms_norm" in alone) is kernels.fuses_rms_norm()
 
@@ -59,18 +59,18 @@ def test_calls_run_the_operators_that_torch_chooses_for_cuda(enumerated: ModuleT
     narrow = [op for op in op_db if op.name.startswith(("nn.functional.", "native_", "softmax", "log_soft"))]
     choices = enumerated.choices
     samples = [
-        *choices.of_operators(op_db[part::3], 1, (torch.float32,), (True,)),
-        *choices.of_operators(narrow[part::3], 1, (torch.bfloat16,), (True,)),
+        *choices.samples_of_operators(op_db[part::3], 1, (torch.float32,), (True,)),
+        *choices.samples_of_operators(narrow[part::3], 1, (torch.bfloat16,), (True,)),
     ]
-    made = enumerated.choices_made(samples)
+    made = enumerated.compare_choices(samples)
     assert not made.unexplained
     assert made.counts["same"] > 0.9 * len(samples)
 
 
 def test_modules_and_samples_of_our_own_do_too(enumerated: ModuleType) -> None:
     choices = enumerated.choices
-    samples = [*choices.of_ours(), *choices.of_modules(1, (torch.float32, torch.float16))]
-    made = enumerated.choices_made(samples)
+    samples = [*choices.own_samples(), *choices.samples_of_modules(1, (torch.float32, torch.float16))]
+    made = enumerated.compare_choices(samples)
     assert not made.unexplained
     assert made.counts["same"] > 0.7 * len(samples)
 
@@ -79,7 +79,7 @@ def test_a_difference_without_a_reason_is_named(
     enumerated: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(composites.PARTS, "dropout")
-    samples = list(enumerated.choices.of_operators([op for op in op_db if op.name.endswith(".dropout")], 3))
-    made = enumerated.choices_made(samples)
+    samples = list(enumerated.choices.samples_of_operators([op for op in op_db if op.name.endswith(".dropout")], 3))
+    made = enumerated.compare_choices(samples)
     assert set(made.unexplained) == {"nn.functional.dropout"}
     assert "native_dropout" in made.unexplained["nn.functional.dropout"]

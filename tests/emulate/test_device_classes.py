@@ -41,20 +41,20 @@ def classes() -> ModuleType:
 
 
 def test_every_operator_that_cuda_alone_has_is_run_or_refused_by_name(classes: ModuleType) -> None:
-    found = classes.operators()
+    found = classes.list_operators()
     assert not found.unexplained
     assert found.counts["kernel"] > 50
     assert found.counts["refused"] <= len(classes._REFUSED)
 
 
 def test_every_higher_order_operator_has_a_kernel_that_is_called(classes: ModuleType) -> None:
-    found = classes.hops()
+    found = classes.list_higher_order()
     assert not found.unexplained
     assert found.counts["kernel"] > 25
 
 
 def test_idioms_are_where_the_table_says_and_wait_as_often(classes: ModuleType) -> None:
-    assert not classes.idioms().unexplained
+    assert not classes.compare_idioms().unexplained
 
 
 def test_operators_asked_for_by_name_do_as_the_calls_that_are_made_of_them(classes: ModuleType) -> None:
@@ -81,7 +81,7 @@ def test_operators_asked_for_by_name_do_as_the_calls_that_are_made_of_them(class
     }
     assert len(spelled) > 20
     with Emulator() as emulator:
-        told = {call: classes.tell(call, emulator) for call in (*spelled, *overloads)}
+        told = {call: classes.observe(call, emulator) for call in (*spelled, *overloads)}
     assert told == spelled | overloads
 
 
@@ -89,14 +89,14 @@ def test_arguments_on_several_devices(classes: ModuleType) -> None:
     if sys.platform != "linux":
         pytest.skip("the reference's device guard is put into libc10.so")
     entries = [op for op in op_db if MIXED.match(op.name)]
-    found = classes.devices([*entries, *op_db[:: len(op_db) // 20]])
+    found = classes.compare_devices([*entries, *op_db[:: len(op_db) // 20]])
     assert not found.unexplained
     assert found.counts["same"] > 50
 
 
 def test_types_of_numbers_that_only_cuda_takes(classes: ModuleType) -> None:
     entries = [op for op in op_db if re.match(r"histc|nn.functional.multi_margin|fft.rfft$|cdist", op.name)]
-    found = classes.types(entries)
+    found = classes.try_types(entries)
     assert not found.unexplained
     assert found.counts["ran"] > 2
 

@@ -38,8 +38,8 @@ for _ in range(2):  # the benchmark puts its own folder there, too
 
 @pytest.mark.parametrize("case", tutorials.CASES, ids=lambda case: case.name)
 def test_kernels_compute_what_torch_does_and_never_wait(case: Any) -> None:
-    outcome = harness.tried(case)
-    assert outcome.good, harness.line(outcome)
+    outcome = harness.try_case(case)
+    assert outcome.is_good, harness.result_line(outcome)
     assert outcome.launched
     assert outcome.waits == (4 if "by address" in case.name else 0)
 

@@ -40,9 +40,9 @@ def found(truth: Any) -> list[Any]:
     moving = [one for one in known if any(one.counts[1:5])]
     others = [one for one in known if not any(one.counts[1:5])]
     first = {one.op: one for one in reversed(others) if one.arguments is not None}
-    found = list(truth.outcomes([*moving, *first.values()]))
+    found = list(truth.compare_signatures([*moving, *first.values()]))
     asked = MADE_OF_OTHERS | {row.name.partition(".")[0] for row in waits_table().rows}
-    found += truth.outcomes(
+    found += truth.compare_signatures(
         [one for one in others if (one.op in asked and one is not first.get(one.op)) or one.arguments is None]
     )
     return list(truth.with_operators_alone(found))
@@ -53,7 +53,7 @@ def test_nothing_disagrees_without_a_reason(truth: Any, found: list[Any]) -> Non
     assert not wrong
     called = [one for one in found if not one.unknown]
     assert sum(one.signature.counts.waits for one in called) > 9000
-    assert truth.total(one for one in called if not one.decided) < 0.05 * truth.total(called)
+    assert truth.total_calls(one for one in called if not one.decided) < 0.05 * truth.total_calls(called)
 
 
 def test_another_number_of_waits_disagrees(truth: Any, found: list[Any]) -> None:
@@ -78,7 +78,7 @@ def test_the_table_says_what_was_seen(truth: Any, found: list[Any]) -> None:
 def test_a_smaller_signature_keeps_what_it_is(truth: Any, dims: list[list[int]]) -> None:
     types = json.dumps(["float"] * len(dims))
     one = truth.Signature("aten::x", json.dumps(dims), types, "null", None, "?")
-    small = json.loads((truth.smaller(one) or one).dims)
+    small = json.loads((truth.shrink(one) or one).dims)
     pairs = [
         (a, b) for given, made in zip(dims, small, strict=True) for a, b in zip(given, made, strict=True)
     ]
@@ -95,4 +95,4 @@ def test_every_row_says_what_it_rests_on(truth: Any) -> None:
         assert row.basis == ("" if row.evidence.startswith("seen ") else row.source)
     page = truth.PAGE.read_text(encoding="utf-8")
     assert truth.with_list(page, waits_table().rows) == page
-    assert truth.listed(waits_table().rows) in page
+    assert truth.markdown_list(waits_table().rows) in page
