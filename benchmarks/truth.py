@@ -41,7 +41,7 @@ from gapless.emulation.waits.table import COLUMNS, PATH, Row, parse, waits_table
 
 GPU = "NVIDIA H100"
 READ = "aten::_local_scalar_dense"
-PAGE = PATH.parents[3] / "docs" / "waits.md"
+PAGE = _sheet.HERE.parent / "docs" / "waits.md"
 LISTED = "`python benchmarks/truth.py --write` writes this list:"
 Key = tuple[str, str, str]
 MAX_GPUS_NAMED = 4

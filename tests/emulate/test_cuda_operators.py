@@ -79,7 +79,9 @@ def test_a_difference_without_a_reason_is_named(
     enumerated: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(composites.PARTS, "dropout")
-    samples = list(enumerated.choices.samples_of_operators([op for op in op_db if op.name.endswith(".dropout")], 3))
+    samples = list(
+        enumerated.choices.samples_of_operators([op for op in op_db if op.name.endswith(".dropout")], 3)
+    )
     made = enumerated.compare_choices(samples)
     assert set(made.unexplained) == {"nn.functional.dropout"}
     assert "native_dropout" in made.unexplained["nn.functional.dropout"]

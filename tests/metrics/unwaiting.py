@@ -88,4 +88,4 @@ def counted(case: Any, emulation: Any, change: Callable[[Any], Any]) -> tuple[li
     before = emulation.waits
     value = metric.compute()
     waits = emulation.waits - before
-    return updates, waits, WAITS.host(value)
+    return updates, waits, WAITS.to_host(value)
