@@ -61,8 +61,8 @@ def raised_in_gapless(code: str) -> BaseException:
 @pytest.mark.parametrize("code", ["not_there", "{}['x']", "None.x", "assert False", "[][0]", "1 + 'x'"])
 def test_a_mistake_of_gapless_itself_is_owned_up_to(code):
     error = raised_in_gapless(code)
-    assert faults.place(error) == "gapless/emulation/made_up.py:3"
-    said = str(faults.defect(error, "aten::add.Tensor"))
+    assert faults.find_failure(error) == "gapless/emulation/made_up.py:3"
+    said = str(faults.make_defect(error, "aten::add.Tensor"))
     assert said.startswith(f"Gapless failed while emulating aten::add.Tensor: {type(error).__name__}: ")
     assert "not in the script; please report it" in said
     assert said.count("\n") == 0
@@ -70,8 +70,8 @@ def test_a_mistake_of_gapless_itself_is_owned_up_to(code):
 
 @pytest.mark.parametrize("code", ["raise RuntimeError('mixed devices')", "raise KeyError('x')", "int('x')"])
 def test_what_a_device_may_raise_is_none(code):
-    assert faults.place(raised_in_gapless(code)) == ""
-    assert faults.place(caught(lambda: {}["the script's own"])) == ""
+    assert faults.find_failure(raised_in_gapless(code)) == ""
+    assert faults.find_failure(caught(lambda: {}["the script's own"])) == ""
 
 
 def test_place_and_message():

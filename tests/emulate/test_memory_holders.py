@@ -416,13 +416,13 @@ def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
     space = {"__name__": "played"}
     code = compile(path.read_text(), str(path), "exec")
     # The modules of a whole test run are no part of the script, and hold more objects than it does.
-    find_modules = holders._modules
+    find_modules = holders._user_modules
 
     def modules_of_program() -> list[tuple[str, Any]]:
         return [(file, module) for file, module in find_modules() if file.startswith(str(folder))]
 
     with (
-        mock.patch.object(holders, "_modules", modules_of_program),
+        mock.patch.object(holders, "_user_modules", modules_of_program),
         Emulator("t4", memory=True, dry=dry) as emulator,
     ):
         exec(code, space)
@@ -694,7 +694,7 @@ def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
 def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
     space = {"__name__": "played"}
     with (
-        mock.patch.object(holders, "_modules", list),
+        mock.patch.object(holders, "_user_modules", list),
         Emulator("t4", memory=True, dry=True) as emulator,
     ):
         exec(compile(HEAD + textwrap.dedent(HELD["list"][1]), str(tmp_path / "gone.py"), "exec"), space)

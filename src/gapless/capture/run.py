@@ -195,8 +195,8 @@ class _Runner:
     def _ending_of_error(self, error: BaseException) -> Ending:
         if comes_from_stopping(error):
             return Ending(how="enough-steps", message=failure.message(error))
-        if faults.place(error):
-            defect = faults.defect(error, faults.operator(error) or "what this line requests")
+        if faults.find_failure(error):
+            defect = faults.make_defect(error, faults.running_operator(error) or "what this line requests")
             defect.__cause__ = error
             return self._ending_of_not_emulated(defect.with_traceback(error.__traceback__))
         failure.show(error, self.own_frames)

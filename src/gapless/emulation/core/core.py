@@ -106,6 +106,7 @@ class Core:
         return index
 
     def _initialize(self) -> None:
+        """Note the first use of the device, which starts the tracking that the script's source asks for."""
         if not self._initialized:
             if speaks_of_streams():
                 self.races.follow_all()
@@ -254,7 +255,7 @@ class Core:
 
     def report_defect(self, error: BaseException, action: str) -> EmulationDefect:
         """Return the error to raise where Gapless itself failed at `action`, and note it in the report."""
-        defect = faults.defect(error, action)
+        defect = faults.make_defect(error, action)
         self.note(str(defect))
         return defect
 

@@ -22,6 +22,7 @@ def fused_form(kind: type) -> str:
 
 
 def _init_code(kind: type) -> object:
+    """Return the code object of the class's own ``__init__``, if any."""
     return getattr(vars(kind).get("__init__"), "__code__", None)
 
 

@@ -41,6 +41,8 @@ def install(core: Core, patches: Patches) -> Any:
 
 
 def _pre_step_hook(core: Core) -> Any:
+    """Return a hook that notes the begin of an optimizer's step."""
+
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
         local.scaled = None  # the scaler has decided
         local.stepping = Stepping(optimizer)
@@ -54,6 +56,8 @@ def _pre_step_hook(core: Core) -> Any:
 
 
 def _post_step_hook(core: Core) -> Any:
+    """Return a hook that notes the end of an optimizer's step and marks it."""
+
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
         local.stepping = None
         if core.enabled:
@@ -171,20 +175,22 @@ def _install_moves(core: Core, patches: Patches) -> None:
 
 
 def _install_batches(core: Core, patches: Patches) -> None:
+    """Mark each batch that a DataLoader returns."""
     real = LoaderIter.__next__
 
     @wraps(real)
-    def following(self: Any) -> Any:
+    def next_batch(self: Any) -> Any:
         batch = real(self)
         if core.enabled:
             core.recorder.mark("batch", depth=1)
             core.batches.add(batch)
         return batch
 
-    patches.set(LoaderIter, "__next__", following)
+    patches.set(LoaderIter, "__next__", next_batch)
 
 
 def _install_profiler(core: Core, patches: Patches) -> None:
+    """Mark each ``profiler.step()``."""
     real = torch.profiler.profile.step
 
     @wraps(real)

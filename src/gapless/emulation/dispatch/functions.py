@@ -91,7 +91,7 @@ class FunctionMode(TorchFunctionMode):
             if local.orphaned:
                 self.adopt(out, args, kwargs)
         except Exception as error:
-            if faults.place(error):
+            if faults.find_failure(error):
                 raise self._failed(error, func, args, kwargs) from error
             raise
         return out
@@ -100,7 +100,7 @@ class FunctionMode(TorchFunctionMode):
 
     def _failed(self, error: Exception, func: Any, args: Any, kwargs: Any) -> Exception:
         """The error to raise if a handler failed: torch's own for these arguments, if it raises one."""
-        operator = faults.operator(error)
+        operator = faults.running_operator(error)
         if not operator:
             try:
                 with DisableTorchFunction(), DisableTorchDispatch():

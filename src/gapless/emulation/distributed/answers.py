@@ -234,6 +234,7 @@ def _do_nothing(values: dict[str, Any], size: int, rank: int) -> None:
 
 
 def _map_inputs(values: dict[str, Any], make: Callable[[Tensor], Tensor]) -> Any:
+    """Apply `make` to the input tensor, or to each of a list."""
     inputs = values["inputs"] if "inputs" in values else values["input"]
     return [make(tensor) for tensor in inputs] if isinstance(inputs, (list, tuple)) else make(inputs)
 
@@ -306,16 +307,19 @@ def _functional_broadcast(values: dict[str, Any], size: int, rank: int) -> Tenso
 
 
 def _unchanged_input(values: dict[str, Any], size: int, rank: int) -> Any:
+    """Return the input: nothing changes on this rank."""
     return values["input"] if "input" in values else values["tensor"]
 
 
 def _functional_receive(values: dict[str, Any], size: int, rank: int) -> Tensor:
+    """Fill the tensor with made-up values."""
     make_up(values["tensor"])
     tensor: Tensor = values["tensor"]
     return tensor
 
 
 def _functional_batch(values: dict[str, Any], size: int, rank: int) -> Any:
+    """Fill what a batch of point-to-point operations receives with made-up values."""
     for kind, tensor in zip(values["op_list"], values["tensors"], strict=True):
         if "recv" in kind:
             make_up(tensor)

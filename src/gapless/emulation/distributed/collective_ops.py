@@ -148,6 +148,7 @@ def _completed_work(tensors: list[Tensor]) -> Any:
 
 @handles(*(f"c10d::{name}" for name in _COLLECTIVES))
 def _collective(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a collective: check its tensors, record it, and return its outputs and work."""
     call = CollectiveCall(mode, func, args, kwargs)
     index = admit(mode, call.tensors, call.backends)
     if index >= 0 and call.backends.get("cuda") == "gloo":
@@ -157,6 +158,7 @@ def _collective(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 
 def _run_collective(call: CollectiveCall) -> Any:
+    """Run the collective alone, by its NCCL variant, or by gloo."""
     if call.alone:
         return _run_alone(call)
     if call.backends.get("cuda") == "nccl":
@@ -187,11 +189,13 @@ def _observe_work(call: CollectiveCall, out: Any, index: int, number: int) -> An
 
 
 def _finisher(call: CollectiveCall) -> Callable[[Any], Any]:
+    """Return the function that waits for the collective's work."""
     return finish_for_good if "reduce_scatter" in call.name else finish
 
 
 @handles("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
 def _point_to_point(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a send or receive."""
     call = CollectiveCall(mode, func, args, kwargs)
     index = admit(mode, call.tensors, call.backends)
     if index >= 0 and call.backends.get("cuda") == "gloo":
@@ -204,6 +208,7 @@ def _point_to_point(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs
 
 @handles("c10d::barrier")
 def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a barrier, and record where the host waits."""
     call = CollectiveCall(mode, func, args, kwargs)
     record(mode.core, call.name, call.values, call.group, mode.core.device_of(call.values["tensor"]))
     # c10d chooses the backend by a tensor it creates; in a group that carries the host too it is on the host.
@@ -221,6 +226,8 @@ def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def _barrier_work(mode: OperatorMode, work: Any) -> Any:
+    """Return a work whose ``wait`` records that the host waits."""
+
     def wait(timeout: Any) -> bool:
         mode.core.wait("cudaStreamSynchronize", "explicit", call="torch.distributed.barrier")
         work.wait()
@@ -240,6 +247,8 @@ def _flat(value: Any) -> Any:
 
 
 def _into_tensor(*names: str) -> Callable[[CollectiveCall], Any]:
+    """Return a variant that flattens the arguments `names`."""
+
     def run(call: CollectiveCall) -> Any:
         out = _finisher(call)(call.run(**{name: _flat(call.values[name]) for name in names}))
         return (call.values[names[0]], out[-1]) if isinstance(out, (list, tuple)) else out
@@ -292,6 +301,7 @@ _NCCL_VARIANTS: dict[str, Callable[[CollectiveCall], Any]] = {
 
 @handles(*(f"_c10d_functional::{name}" for name in _FUNCTIONAL), "_dtensor::shard_dim_alltoall")
 def _functional(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a functional collective."""
     names = [argument.name for argument in func._schema.arguments]
     values = {**dict(zip(names, args, strict=False)), **kwargs}
     group = values["group_name"]

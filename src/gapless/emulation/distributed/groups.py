@@ -48,6 +48,7 @@ def install(core: Core, patches: Patches, world: World) -> None:
 
 
 def _init_alone(core: Core, world: World, store: Callable[[], LoneStore]) -> Callable[..., None]:
+    """Return an ``init_process_group`` that joins this rank alone."""
     real = c10d.init_process_group
 
     @wraps(real)

@@ -22,16 +22,17 @@ def install(core: Core, patches: Patches) -> None:
     """Make these parts run without the other ranks until `patches` are undone, each once imported."""
 
     def change(target: str, make: Callable[[ModuleType, Any], Any]) -> None:
+        """Replace the attribute at `target` by ``make(module, original)`` once its module is imported."""
         module, _, attribute = target.rpartition(".")
         module, owner = _split_class(module)
 
-        def when_there(loaded_module: ModuleType) -> None:
+        def patch_module(loaded_module: ModuleType) -> None:
             holder = getattr(loaded_module, owner, None) if owner else loaded_module
             real = getattr(holder, attribute, None)
             if real is not None:
                 patches.set(holder, attribute, make(loaded_module, real))
 
-        when_imported(module, when_there, patches)
+        when_imported(module, patch_module, patches)
 
     change(path("validate_global_plan"), lambda module, real: _accept_partial(core, real))
     change(path("dedup_save_plans"), _keep_own_plan)
@@ -77,6 +78,8 @@ def _coordinate_here(module: ModuleType, real: Any) -> Any:
 
 
 def _refuse_unknown_state(module: ModuleType, real: Any) -> Any:
+    """Refuse to receive optimizer state from another rank."""
+
     @wraps(real)
     def broadcast(obj: Any, src_rank: int, *args: Any, **kwargs: Any) -> Any:
         if src_rank != dist.get_rank():

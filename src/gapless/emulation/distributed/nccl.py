@@ -153,6 +153,7 @@ _alive: list[Any] = []
 
 
 def _install_groups(patches: Patches, nccl: type) -> None:
+    """Patch `ProcessGroup` so that groups with `nccl` behave as NCCL's."""
     register, get_backend = torch_internals.register_backend, torch_internals.get_backend
     device_types: Any = torch_internals.device_types
     start, end = torch_internals.start_coalescing, torch_internals.end_coalescing
@@ -251,6 +252,8 @@ def _install_factors(patches: Patches) -> None:
 
 
 def _with_factor(real: Any, position: int) -> Any:
+    """Return `real` with support for a premultiplied sum of the argument at `position`."""
+
     @wraps(real)
     def reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
         options: Any = kwargs.get("opts", args[-1] if args else None)
@@ -276,6 +279,7 @@ def _scale(value: Any, factor: Any) -> Any:
 
 
 def _install_split(patches: Patches) -> None:
+    """Replace ``split_group`` by a new group of the same ranks."""
     real = getattr(c10d, "split_group", None)
     if real is None:
         return
@@ -308,6 +312,7 @@ def _install_split(patches: Patches) -> None:
 
 
 def _install_shutdown(patches: Patches) -> None:
+    """Drop the kept backends when the last group is destroyed."""
     real = c10d.destroy_process_group
 
     @wraps(real)

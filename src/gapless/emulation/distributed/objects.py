@@ -33,6 +33,7 @@ def install(core: Core, patches: Patches) -> None:
 
 
 def _receive_own(core: Core, real: Any, messages: Callable[[dict[str, Any]], list[torch.Tensor]]) -> Any:
+    """Return `real` with received objects replaced by this rank's own, or by known ones."""
     signature = inspect.signature(real)
 
     @wraps(real)
@@ -70,14 +71,14 @@ def _source(arguments: dict[str, Any]) -> int:
 def _list_messages(arguments: dict[str, Any]) -> list[torch.Tensor]:
     """Return the messages of a list: sizes, and bytes."""
     each = [pickle.dumps(data) for data in arguments["object_list"]]
-    return [torch.tensor([len(data) for data in each]), _tensor(b"".join(each))]
+    return [torch.tensor([len(data) for data in each]), _to_tensor(b"".join(each))]
 
 
 def _scatter_messages(arguments: dict[str, Any]) -> list[torch.Tensor]:
     """Return the messages of a scattered object: the largest size, the bytes and their number."""
     data = pickle.dumps(arguments["scatter_object_output_list"][0])
-    return [torch.tensor([len(data)]), _tensor(data), torch.tensor([len(data)])]
+    return [torch.tensor([len(data)]), _to_tensor(data), torch.tensor([len(data)])]
 
 
-def _tensor(data: bytes) -> torch.Tensor:
+def _to_tensor(data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -60,9 +60,9 @@ class LoneStore(dist.Store):
 
     def compare_set(self, key: str, expected_value: str, desired_value: str) -> bytes:
         current = self._values.get(key)
-        if (current is None and not expected_value) or current == _bytes(expected_value):
+        if (current is None and not expected_value) or current == _to_bytes(expected_value):
             self.set(key, desired_value)
-        return self._values.get(key, _bytes(expected_value))
+        return self._values.get(key, _to_bytes(expected_value))
 
     def check(self, keys: list[str]) -> bool:
         return True
@@ -77,7 +77,7 @@ class LoneStore(dist.Store):
         return len(self._values)
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        self._queues.setdefault(key, []).append(_bytes(value))
+        self._queues.setdefault(key, []).append(_to_bytes(value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         queue = self._queues.get(key)
@@ -97,5 +97,5 @@ class LoneStore(dist.Store):
     hasExtendedApi: Any = has_extended_api  # noqa: N815
 
 
-def _bytes(value: str | bytes) -> bytes:
+def _to_bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)

@@ -63,7 +63,7 @@ def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int
             record(core, kind, {"tensor": tensor, "dst": peer, "src": peer}, group, index)
         return 0
     kind = KIND[name]
-    sent, received = _bytes(kind, values, group)
+    sent, received = _moved_bytes(kind, values, group)
     kept = programme.event(
         Entry(
             kind="collective",
@@ -72,11 +72,11 @@ def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int
             reads=sent,
             writes=received,
             ranks=group.size(),
-            group=_peer(kind, values, group) or group_name(group),
+            group=_peer_name(kind, values, group) or group_name(group),
             detail="host" if index < 0 and kind != "barrier" else "",
             backward=local.backward != HOST,
             optimizer=programme.optimizing,
-            line=_line(core),
+            line=_user_line(core),
         )
     )
     if not kept:
@@ -110,7 +110,7 @@ def collective_of(core: Core, out: torch.Tensor) -> int:
     return programme.unawaited.pop(out.untyped_storage()._cdata, 0) if programme is not None else 0
 
 
-def _bytes(kind: str, values: dict[str, Any], group: Any) -> tuple[int, int]:
+def _moved_bytes(kind: str, values: dict[str, Any], group: Any) -> tuple[int, int]:
     """Return the bytes that this rank sends and those that it has in the end."""
     if kind == "barrier":
         return 0, 0
@@ -135,7 +135,7 @@ def _size(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _peer(kind: str, values: dict[str, Any], group: Any) -> str:
+def _peer_name(kind: str, values: dict[str, Any], group: Any) -> str:
     """Return the rank that a message is sent to or comes from."""
     if kind not in ("send", "recv"):
         return ""
@@ -175,7 +175,7 @@ def format_ranks(ranks: Sequence[int]) -> str:
     return "ranks " + ", ".join(map(str, ranks))
 
 
-def _line(core: Core) -> SourceLine | None:
+def _user_line(core: Core) -> SourceLine | None:
     """Return the user's line; in backward that of the forward call, if known."""
     if local.backward != HOST:
         node = current_node()

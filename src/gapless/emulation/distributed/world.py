@@ -48,6 +48,7 @@ class World(NamedTuple):
 
     @property
     def local_rank(self) -> int:
+        """The rank on its machine."""
         return self.rank % self.node
 
     def environment(self) -> dict[str, str]:

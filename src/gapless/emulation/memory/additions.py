@@ -25,7 +25,9 @@ _ADDS, _FOLLOWS, _CALLS, _ASSIGNS = range(4)
 from its last one; calls a method, or passes it to a call; assigns it at all."""
 
 
-def additions(path: Sequence[str], files: Iterable[str], near: Iterable[str] = ()) -> tuple[SourceLine, ...]:
+def find_additions(
+    path: Sequence[str], files: Iterable[str], near: Iterable[str] = ()
+) -> tuple[SourceLine, ...]:
     """Return the lines in `files` that add to the object at `path`, the likeliest first.
 
     `path` is a variable's name, then labels such as ``.bank`` or ``["loss"]``. The same name may mean
@@ -126,6 +128,7 @@ def _kind_of_addition(statement: ast.stmt, name: str) -> int | None:
 
 
 def _kinds_of_assignment(statement: ast.Assign, name: str) -> Iterator[int]:
+    """Yield how each target of an assignment adds to `name`."""
     targets = [
         part
         for target in statement.targets

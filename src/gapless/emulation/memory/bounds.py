@@ -10,7 +10,7 @@ from gapless.emulation.memory.additions import ADDERS, mentions, refers_to, tree
 _REMOVERS = frozenset(("pop", "popleft", "popitem", "remove", "clear"))
 
 
-def bound(name: str, files: Iterable[str], value_of: Callable[[ast.expr], object]) -> int:
+def find_bound(name: str, files: Iterable[str], value_of: Callable[[ast.expr], object]) -> int:
     """Return the most entries that `name` can have by a condition in `files`; -1 if there is none.
 
     Conditions are ``if len(name) > N: name.pop(0)`` and ``if len(name) < N: name.append(x)``. `value_of`
@@ -48,6 +48,7 @@ def _limits(node: ast.If | ast.While, name: str) -> Iterator[tuple[ast.expr, int
 
 
 def _is_length(node: ast.expr, name: str) -> bool:
+    """Whether `node` is ``len(name)``."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

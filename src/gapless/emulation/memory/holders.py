@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import torch
 
-from gapless.emulation.memory.additions import additions
-from gapless.emulation.memory.bounds import bound
+from gapless.emulation.memory.additions import find_additions
+from gapless.emulation.memory.bounds import find_bound
 from gapless.emulation.memory.references import Edge, Walk, variables
 from gapless.emulation.memory.retained_tree import Leftover, RetainedTree
 from gapless.emulation.support.local import local
@@ -29,7 +29,9 @@ _MAX_HOLDERS = 3
 _SIZED = (list, dict, set, deque)
 
 
-def holders(growing: Mapping[int, Leftover], frame: FrameType | None, every: int = 1) -> tuple[Holder, ...]:
+def find_holders(
+    growing: Mapping[int, Leftover], frame: FrameType | None, every: int = 1
+) -> tuple[Holder, ...]:
     """Return the names that keep the storages in `growing`, by their keys; the most bytes first.
 
     `every` is the number of steps between two that leave something. `frame` is the innermost running frame:
@@ -38,18 +40,17 @@ def holders(growing: Mapping[int, Leftover], frame: FrameType | None, every: int
     local.quiet += 1
     try:
         with DisableTorchFunction(), DisableTorchDispatch():
-            return tuple(
-                msgspec.structs.replace(holder, every=every) for holder in _find_holders(growing, frame)
-            )
+            return tuple(msgspec.structs.replace(holder, every=every) for holder in _search(growing, frame))
     finally:
         local.quiet -= 1
 
 
-def _find_holders(growing: Mapping[int, Leftover], frame: FrameType | None) -> tuple[Holder, ...]:
+def _search(growing: Mapping[int, Leftover], frame: FrameType | None) -> tuple[Holder, ...]:
+    """Walk from the program's names, and return the largest holders of the growing storages."""
     walk = Walk(growing)
     homes: dict[int, str] = {}
     files: dict[str, None] = {}
-    for edge, file in _roots(frame):
+    for edge, file in _root_names(frame):
         if file:
             files.setdefault(file)
         homes[len(walk.values)] = file
@@ -62,7 +63,7 @@ def _find_holders(growing: Mapping[int, Leftover], frame: FrameType | None) -> t
         for position in named
         if tree.steps[position].bit_count() >= SURE or issubclass(type(walk.values[position]), _SIZED)
     }  # a variable may keep two steps: its value and the one before
-    candidates = [(tree.path(at), _holder(tree, at, files, homes)) for at in named if at >= 0]
+    candidates = [(tree.path(at), _make_holder(tree, at, files, homes)) for at in named if at >= 0]
     merged = [holder for holder in _merge_alike(candidates) if holder.bytes >= tree.least_bytes]
     merged.sort(key=lambda holder: (-holder.bytes, holder.name))
     return tuple(merged[:_MAX_HOLDERS])
@@ -94,7 +95,7 @@ def _is_numbered(label: str) -> bool:
     return label.startswith("[") or label[1:].isdigit()
 
 
-def owners(
+def find_owners(
     sizes: Mapping[int, int], frame: FrameType | None
 ) -> list[tuple[str, tuple[tuple[str, int], ...], list[int]]]:
     """Return the variables that keep the storages whose bytes `sizes` gives by key.
@@ -105,7 +106,7 @@ def owners(
     try:
         with DisableTorchFunction(), DisableTorchDispatch():
             walk = Walk(sizes)
-            for edge, _ in _roots(frame):
+            for edge, _ in _root_names(frame):
                 walk.add(edge)
             walk.go()
             tree = RetainedTree(walk, {key: Leftover(0, size) for key, size in sizes.items()})
@@ -123,7 +124,7 @@ def owners(
     return [(name, tuple(parts[name].most_common()), keys[name]) for name in order]
 
 
-def _roots(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
+def _root_names(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
     """Yield the names to begin from: of the program's running functions, of its modules, then of
     libraries."""
     running: list[FrameType] = []
@@ -136,7 +137,7 @@ def _roots(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
         for name, value in variables(one):
             yield Edge(name, value), one.f_code.co_filename
     spaces = [(one.f_code.co_filename, one.f_globals) for one in users]
-    spaces += [(file, vars(module)) for file, module in _modules()]
+    spaces += [(file, vars(module)) for file, module in _user_modules()]
     for file, space in spaces:
         for name, value in list(space.items()):
             if not name.startswith("__"):
@@ -147,7 +148,7 @@ def _roots(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
                 yield Edge(name, value), ""
 
 
-def _modules() -> list[tuple[str, Any]]:
+def _user_modules() -> list[tuple[str, Any]]:
     """Return the program's own modules, with their files."""
     modules = []
     for module in list(sys.modules.values()):
@@ -157,20 +158,22 @@ def _modules() -> list[tuple[str, Any]]:
     return modules
 
 
-def _holder(tree: RetainedTree, position: int, files: Mapping[str, None], homes: Mapping[int, str]) -> Holder:
+def _make_holder(
+    tree: RetainedTree, position: int, files: Mapping[str, None], homes: Mapping[int, str]
+) -> Holder:
     """Return the value at `position` as a `Holder`; `homes` gives the file of each variable."""
     path = tree.path(position)
     value = tree.walk.values[position]
     near = [file for file in _near_files(tree, position, homes) if file in files]
     entries, most = _capacity(value)
     if most < 0 and type(value) in _SIZED:
-        most = bound(path[-1], near, lambda limit: _limit_value(tree, position, limit, files))
+        most = find_bound(path[-1], near, lambda limit: _limit_value(tree, position, limit, files))
         entries = len(value) if most >= 0 else 0
         most = most if most >= entries else -1
     return Holder(
         name="".join(path),
         kind=type(value).__name__,
-        lines=_cache_definition(value) or additions(path, files, near),
+        lines=_cache_definition(value) or find_additions(path, files, near),
         bytes=tree.bytes[position],
         steps=tree.steps[position].bit_count(),
         in_graphs=tree.in_graphs[position],

@@ -83,6 +83,7 @@ class Rows:
         return (f"only the first {len(self.sizes):,} requests for memory are counted one by one: {later}",)
 
     def alloc(self, size: int, place: tuple[Any, ...], kind: str, stream: int, nodes: int = -1) -> int:
+        """Add a request of `size` bytes, and return its ident."""
         ident = len(self.sizes)
         self.sizes.append(size)
         self.kinds.append(kind)
@@ -94,6 +95,7 @@ class Rows:
         return ident
 
     def free(self, ident: int) -> None:
+        """Record the end of a request."""
         self.add(-self.sizes[ident])
         if not self.closed:
             self.order.append(-1 - ident)
@@ -131,7 +133,7 @@ class Rows:
         self.allocations_at[tick] = len(self.sizes)
 
 
-def as_run(
+def to_memory_run(
     rows: Rows, ends: Iterable[int], classes: Mapping[str, str], *, notes: tuple[str, ...], **fields: Any
 ) -> MemoryRun:
     """Return `rows` as a `MemoryRun`.
@@ -234,6 +236,7 @@ class _PlaceTable:
         )
 
     def _stack(self, raw: stacks.RawStack) -> tuple[int, ...]:
+        """Return the numbers of the stack's lines."""
         numbers = []
         for line in stacks.resolve(raw):
             at = self._line.get(line)

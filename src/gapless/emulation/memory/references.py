@@ -112,6 +112,7 @@ class Walk:
                     self.add(edge, position)
 
     def _note_leaf(self, position: int, tensor: Any) -> None:
+        """Note `tensor` as the leaf of its storage, if that is wanted."""
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             key = tensor.untyped_storage()._cdata
             if key in self.wanted:
@@ -138,6 +139,7 @@ class Walk:
 
 
 def _tensor_references(tensor: Any) -> Iterator[Edge]:
+    """Yield a tensor's autograd node or gradient, and its attributes."""
     if (node := tensor.grad_fn) is not None:
         yield Edge("", node, graph=True, node=True)
     elif tensor.is_leaf and (grad := tensor.grad) is not None:
@@ -150,10 +152,10 @@ def references_of(value: Any) -> Iterator[Edge]:
     """Yield the references of a value that is not a tensor."""
     kind = type(value)
     if issubclass(kind, dict):
-        entries = _ends(dict.items(value), dict.__len__(value))
-        yield from (Edge(_key(key), part) for key, part in entries)
+        entries = _visited_parts(dict.items(value), dict.__len__(value))
+        yield from (Edge(_entry_label(key), part) for key, part in entries)
     elif base := next((base for base in _CONTAINERS if issubclass(kind, base)), None):
-        yield from (Edge("", part) for part in _ends(base.__iter__(value), base.__len__(value)))
+        yield from (Edge("", part) for part in _visited_parts(base.__iter__(value), base.__len__(value)))
     elif issubclass(kind, FunctionType):
         names = value.__code__.co_freevars
         for name, cell in zip(names, value.__closure__ or (), strict=False):
@@ -170,7 +172,7 @@ def references_of(value: Any) -> Iterator[Edge]:
         yield from _instance_references(value)
 
 
-def _ends(parts: Iterable[Any], length: int) -> Iterable[Any]:
+def _visited_parts(parts: Iterable[Any], length: int) -> Iterable[Any]:
     """Return the parts of a container; of a long one only the first and the last."""
     if length <= 2 * _MAX_HALF:
         return list(parts)
@@ -179,7 +181,7 @@ def _ends(parts: Iterable[Any], length: int) -> Iterable[Any]:
     return [*first, *islice(iterator, length - 2 * _MAX_HALF, None)]
 
 
-def _key(key: object) -> str:
+def _entry_label(key: object) -> str:
     return f'["{key}"]' if type(key) is str else f"[{key}]" if type(key) is int else "[…]"
 
 
@@ -229,7 +231,7 @@ def _instance_references(value: Any) -> Iterator[Edge]:
                 with contextlib.suppress(AttributeError):
                     yield Edge(f".{name}", slot.__get__(value))
     if kind.__module__ == "numpy" and getattr(getattr(value, "dtype", None), "hasobject", False):
-        yield from (Edge("", referent) for referent in _ends(value.flat, value.size))
+        yield from (Edge("", referent) for referent in _visited_parts(value.flat, value.size))
     for referent in gc.get_referents(value):
         if referent is not held and referent is not kind:
             yield Edge("", referent)

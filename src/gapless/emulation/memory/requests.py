@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gapless import torch_internals
-from gapless.emulation.memory.memory_run import Rows, as_run
+from gapless.emulation.memory.memory_run import Rows, to_memory_run
 from gapless.emulation.memory.retention import Retention
 from gapless.emulation.memory.unused_graphs import UnusedGraphs
 from gapless.emulation.support import stacks
@@ -172,6 +172,7 @@ class MemoryRecorder:
         return (self.operator, self._stack(), self.modules.at(sys._getframe(3)))
 
     def _stack(self) -> stacks.RawStack:
+        """Capture the caller's stack up to the third frame of the user's code."""
         frame = sys._getframe(3)
         frame_kinds, codes = self._frames, stacks._codes
         numbers: list[int] = []
@@ -345,7 +346,7 @@ class MemoryRecorder:
             "limit": total - CONTEXT,
         }
         return tuple(
-            as_run(
+            to_memory_run(
                 rows,
                 ends,
                 self.modules.classes,
@@ -361,6 +362,7 @@ class MemoryRecorder:
 
 
 def _frame_kind(key: int, lasti: int) -> int:
+    """Return whether a frame is Gapless's, a library's or the user's."""
     line = stacks._resolve_frame(key, lasti)
     if line is None:
         return _OWN

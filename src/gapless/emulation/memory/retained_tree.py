@@ -142,6 +142,7 @@ class RetainedTree:
                 yield position
 
     def _keeps(self, steps: int) -> bool:
+        """Whether `steps`, a bit per step, are enough to be growth."""
         return steps.bit_count() >= self._least
 
     def named_holder(self, position: int) -> int:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gapless.emulation.memory.holders import holders, owners
+from gapless.emulation.memory.holders import find_holders, find_owners
 from gapless.emulation.memory.memory_run import Rows
 from gapless.emulation.memory.retained_tree import Leftover
 from gapless.emulation.support import stacks
@@ -58,7 +58,7 @@ class Retention:
             self.holders = tuple(
                 holder
                 for every, growing in self._growing(ends, here)
-                for holder in holders(growing, frame, every)
+                for holder in find_holders(growing, frame, every)
             )
         except Exception:  # an unusual object: growth is then shown where it is allocated
             self.holders = ()
@@ -81,7 +81,7 @@ class Retention:
                     entries=entries,
                     idents=tuple(sorted(here[key] for key in keys)),
                 )
-                for name, entries, keys in owners(sizes, sys._getframe(2))
+                for name, entries, keys in find_owners(sizes, sys._getframe(2))
             )
 
     def _growing(

@@ -40,6 +40,7 @@ class _ModelCalls:
     ranges: list[list[int]] = field(default_factory=list)
 
     def add(self, begin: int, end: int) -> None:
+        """Add the range of one call, merged with the last one if they touch."""
         if self.ranges and begin <= self.ranges[-1][1]:
             self.ranges[-1][0] = min(self.ranges[-1][0], begin)
             self.ranges[-1][1] = max(self.ranges[-1][1], end)
@@ -145,6 +146,7 @@ class _AllocationIndex:
         self._idents = [ident for _, ident in numbered]
 
     def within(self, ranges: list[list[int]]) -> Iterator[int]:
+        """Yield the allocations made within ranges of node numbers."""
         for begin, end in ranges:
             low, high = bisect_right(self._numbers, begin), bisect_right(self._numbers, end)
             yield from self._idents[low:high]

@@ -46,15 +46,16 @@ def accepts_mixed(func: Any) -> bool:
 
 def is_strict(func: Any) -> bool:
     """Whether the overload `func` has a generated check, which rejects 0-dim host tensors too."""
-    return _SPECIAL_CHECKS.get(func._schema.name) is None and _key(func) in _generated_checks()
+    return _SPECIAL_CHECKS.get(func._schema.name) is None and _overload_name(func) in _generated_checks()
 
 
 def _checker(func: Any) -> Callable[[Any, _PlacedArguments], str | None] | None:
+    """Return the function that checks the devices of the overload's arguments; None if none is known."""
     name = func._schema.name
     special = _SPECIAL_CHECKS.get(name)
     if special is not None:
         return special
-    if _key(func) in _generated_checks():
+    if _overload_name(func) in _generated_checks():
         return _generated_message
     return _elementwise_message if name in _ELEMENTWISE or _is_pointwise(func) else None
 
@@ -69,7 +70,7 @@ def _is_pointwise(func: Any) -> bool:
     return overload is not None and torch.Tag.pointwise in overload.tags
 
 
-def _key(func: Any) -> str:
+def _overload_name(func: Any) -> str:
     overload = func._schema.overload_name
     return f"{func._schema.name}.{overload}" if overload else str(func._schema.name)
 
@@ -91,6 +92,7 @@ def check(func: Any, args: Any, kwargs: dict[str, Any], placement: Placement) ->
 def _placed_arguments(
     func: Any, args: Any, kwargs: dict[str, Any], placement: Placement, strict: bool
 ) -> Iterator[tuple[str, Tensor, str]]:
+    """Yield name, tensor and device of each argument whose device matters."""
     names = [argument.name for argument in func._schema.arguments]
     for name, value in (*zip(names, args, strict=False), *kwargs.items()):
         for item in value if isinstance(value, (list, tuple)) else (value,):
@@ -104,7 +106,8 @@ def _placed_arguments(
 
 
 def _generated_message(func: Any, tensors: _PlacedArguments) -> str | None:
-    method, checked = _generated_checks()[_key(func)]
+    """Return the error of an operator with a generated check; None if the devices agree."""
+    method, checked = _generated_checks()[_overload_name(func)]
     order = {name: position for position, name in enumerate(checked)}
     relevant = sorted((entry for entry in tensors if entry[0] in order), key=lambda entry: order[entry[0]])
     for name, _, device in relevant[1:]:
@@ -121,6 +124,7 @@ def _mismatch_message(name: str, device: str, first: str, method: str) -> str:
 
 
 def _elementwise_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error of an element-wise operator; None if the devices agree."""
     devices = [device for _, _, device in tensors]
     common = next((device for device in devices if device != "cpu"), None)
     other = next((device for device in devices if device != common), None)
@@ -142,6 +146,7 @@ def _embedding_message(func: Any, tensors: _PlacedArguments) -> str | None:
 
 
 def _convolution_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error of a convolution, which names the tensor types."""
     named = {name: (tensor, device) for name, tensor, device in tensors}
     if "input" not in named:
         return None
@@ -160,6 +165,7 @@ def _convolution_message(func: Any, tensors: _PlacedArguments) -> str | None:
 
 
 def _type_name(tensor: Tensor, device: str) -> str:
+    """Return the type that torch names in errors, ``torch.cuda.FloatTensor``."""
     with DisableTorchFunction():
         name = str(TensorBase.type(tensor))
     return (
@@ -184,6 +190,7 @@ def _index_put_message(func: Any, tensors: _PlacedArguments) -> str | None:
 
 
 def _recurrent_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error of a recurrent layer whose parameters or state are elsewhere than its input."""
     devices = {name: device for name, _, device in reversed(tensors)}
     input_device = devices.get("input")
     for name, device in devices.items():
@@ -214,12 +221,13 @@ def _stack_message(func: Any, tensors: _PlacedArguments) -> str | None:
 
 def _ctc_message(func: Any, tensors: _PlacedArguments) -> str | None:
     """Return the error of the CTC loss; lengths may be anywhere, as CUDA would take host lists."""
-    if _key(func) not in _generated_checks():
+    if _overload_name(func) not in _generated_checks():
         return None
     return _generated_message(func, [entry for entry in tensors if not entry[0].endswith("_lengths")])
 
 
 def _block_diag_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error of `block_diag` on several devices."""
     for number, (_, _, device) in enumerate(tensors):
         if device != tensors[0][2]:
             return (
@@ -230,6 +238,7 @@ def _block_diag_message(func: Any, tensors: _PlacedArguments) -> str | None:
 
 
 def _segments_message(func: Any, tensors: _PlacedArguments) -> str | None:
+    """Return the error of `segment_reduce` whose lengths or offsets are elsewhere than its data."""
     devices = {name: device for name, _, device in tensors}
     for name in ("lengths", "offsets"):
         if name in devices and devices[name] != devices.get("data"):

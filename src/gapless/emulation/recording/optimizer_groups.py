@@ -51,7 +51,7 @@ class _OptimizerRecord:
             if parameter_count:
                 self.sizes[position] = parameter_count
                 before = self.settings.get(position, 0)
-                self.settings[position] = hash((before, backward, _settings(group)))
+                self.settings[position] = hash((before, backward, _hash_settings(group)))
         self._determine_way(optimizer)
 
     @property
@@ -60,14 +60,15 @@ class _OptimizerRecord:
         return sum(self.sizes.values())
 
     def _determine_way(self, optimizer: torch.optim.Optimizer) -> None:
+        """Determine the implementation that torch chooses, and what forbids a faster one."""
         groups = [group for group in optimizer.param_groups if "foreach" in group]
         if type(optimizer).__module__.split(".")[0] != "torch" or not groups:
             return
         parameters = [
             parameter for group in groups for parameter in group["params"] if parameter.grad is not None
         ]
-        self.refuses_foreach = _refuses_foreach(groups, parameters)
-        self.refuses_fused = self.refuses_foreach or _refuses_fused(optimizer, groups, parameters)
+        self.refuses_foreach = _foreach_obstacle(groups, parameters)
+        self.refuses_fused = self.refuses_foreach or _fused_obstacle(optimizer, groups, parameters)
         first = groups[0]
         default = first["foreach"] is None and first.get("fused") is None
         if first.get("fused"):
@@ -92,7 +93,7 @@ def _rate_forbids_lists(optimizer: torch.optim.Optimizer, groups: Iterable[dict[
     )
 
 
-def _settings(group: dict[str, Any]) -> int:
+def _hash_settings(group: dict[str, Any]) -> int:
     """Return a hash of the settings of `group`; a tensor counts by identity."""
     return hash(tuple((key, _hashable(value)) for key, value in group.items() if key not in _NAMES))
 
@@ -105,7 +106,8 @@ def _hashable(value: Any) -> Any:
     return value if isinstance(value, int | float | str | bool | None) else repr(value)
 
 
-def _refuses_foreach(groups: Iterable[dict[str, Any]], parameters: Iterable[torch.Tensor]) -> str:
+def _foreach_obstacle(groups: Iterable[dict[str, Any]], parameters: Iterable[torch.Tensor]) -> str:
+    """Return why torch cannot update the parameters as lists; "" if it can."""
     if any(group.get("differentiable") for group in groups):
         return "differentiable=True"
     for parameter in parameters:
@@ -118,9 +120,10 @@ def _refuses_foreach(groups: Iterable[dict[str, Any]], parameters: Iterable[torc
     return ""
 
 
-def _refuses_fused(
+def _fused_obstacle(
     optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]], parameters: Iterable[torch.Tensor]
 ) -> str:
+    """Return why torch has no fused kernel for the optimizer and its parameters; "" if it has."""
     if type(optimizer) not in _FUSED:
         return f"{type(optimizer).__name__} has no fused kernel"
     if type(optimizer) is torch.optim.Adagrad:
@@ -141,6 +144,7 @@ class Optimizers:
         """Those that have stepped, by class and the line that creates them."""
 
     def add(self, optimizer: torch.optim.Optimizer, line: SourceLine | None) -> _OptimizerRecord:
+        """Start the record of a created optimizer."""
         record = self._records[optimizer] = _OptimizerRecord(optimizer, line)
         return record
 
@@ -169,10 +173,11 @@ class Optimizers:
 
         An entry of kind ``update`` refers to one by `Entry.site`.
         """
-        return tuple(map(_use, self._together.values()))
+        return tuple(map(_merge_records, self._together.values()))
 
 
-def _use(alike: list[_OptimizerRecord]) -> OptimizerUse:
+def _merge_records(alike: list[_OptimizerRecord]) -> OptimizerUse:
+    """Return the use of optimizers of one class created at one line."""
     first = alike[0]
     groups = [
         (record.settings[position], record.sizes[position])

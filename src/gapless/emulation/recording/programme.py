@@ -18,7 +18,7 @@ from gapless.emulation.memory.requests import MULTIPLIES, MemoryRecorder, report
 from gapless.emulation.recording.segments import Segments
 from gapless.emulation.support import stacks
 from gapless.emulation.support.device import Queued
-from gapless.emulation.support.layout import channels_last, order, row_order
+from gapless.emulation.support.layout import channels_last, compare_order, compare_with_rows
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST
 from gapless.model.gpus import Gpu
@@ -53,6 +53,7 @@ _CUDNN = frozenset({"aten::convolution", "aten::cudnn_batch_norm", "aten::_cudnn
 
 
 def _overloads(names: str) -> dict[int, Any]:
+    """Return the overloads of the named ATen operators by id."""
     packets = [getattr(torch.ops.aten, name) for name in names.split() if hasattr(torch.ops.aten, name)]
     overloads = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
     return {id(overload): overload for overload in overloads}
@@ -125,9 +126,9 @@ class ProgrammeRecorder:
         if id(func) in _IMAGES:
             key.append(channels_last(args))
         elif id(func) in _COPIES:
-            key.append(order(args, out))
+            key.append(compare_order(args, out))
         elif id(func) in _ROWS:
-            key.append(row_order(args[0]))
+            key.append(compare_with_rows(args[0]))
         if type(out) is Tensor:
             key.append(out.shape)
         line = stacks.users_line() if self.lines else None
@@ -356,7 +357,11 @@ def _describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
         compiled=is_compiled(),
         causal=_flag(func, args, kwargs, "is_causal"),
         channels_last=id(func) in _IMAGES and channels_last(args),
-        order=order(args, out) if id(func) in _COPIES else row_order(args[0]) if id(func) in _ROWS else "",
+        order=compare_order(args, out)
+        if id(func) in _COPIES
+        else compare_with_rows(args[0])
+        if id(func) in _ROWS
+        else "",
     )
 
 

@@ -92,7 +92,7 @@ class Recorder:
             entry = self._counts.get((site, self.tick, phase, strand))
             if self._later is not None:
                 at = self._clock() - self._began
-                self._later.wait(_event((site, self.tick, phase, strand), (at, 1, waits, nbytes)))
+                self._later.wait(_make_event((site, self.tick, phase, strand), (at, 1, waits, nbytes)))
             elif entry is None:
                 self._counts[site, self.tick, phase, strand] = [self._clock() - self._began, 1, waits, nbytes]
             else:
@@ -103,7 +103,7 @@ class Recorder:
         if self.programme is not None:
             self.programme.wait(site, mechanism, detail, waits, nbytes, operator)
         for listener in tuple(self.on_wait):
-            listener(self._site(key))
+            listener(self._make_site(key))
         if self.between_marks is not None and not node:
             self.between_marks(self.duration())
         if self.ends_iteration is not None and self.held is None and not node:
@@ -146,6 +146,7 @@ class Recorder:
             self._mark(strand.step_kind(name), name, strand.number, stack)
 
     def _mark(self, kind: str, name: str, strand: int, stack: stacks.RawStack) -> None:
+        """Store a mark, advance the tick if it ends a step, and call the listeners."""
         advances = kind in ADVANCING
         with self._lock:
             raw = (kind, self.tick, self._clock() - self._began, name, stack, strand)
@@ -188,7 +189,7 @@ class Recorder:
     # -- reading -----------------------------------------------------------------------------------
 
     @staticmethod
-    def _site(key: _Key) -> Site:
+    def _make_site(key: _Key) -> Site:
         operator, mechanism, call, detail, stack, node, forward, basis, batch = key
         return Site(
             operator=operator,
@@ -210,12 +211,12 @@ class Recorder:
 
     def sites(self) -> tuple[Site, ...]:
         """Return the distinct sites, by their number."""
-        return tuple(self._site(key) for key in self._sites)
+        return tuple(self._make_site(key) for key in self._sites)
 
     def events(self) -> tuple[Event, ...]:
         """Return all counted events, in order of time."""
         counted = (
-            _event(key, (at, int(calls), int(waits), int(nbytes)))
+            _make_event(key, (at, int(calls), int(waits), int(nbytes)))
             for key, (at, calls, waits, nbytes) in self._counts.items()
         )
         return tuple(sorted(counted, key=lambda event: event.time))
@@ -239,7 +240,7 @@ class Recorder:
         return self._clock() - self._began
 
 
-def _event(key: tuple[int, int, Phase, int], sums: tuple[float, int, int, int]) -> Event:
+def _make_event(key: tuple[int, int, Phase, int], sums: tuple[float, int, int, int]) -> Event:
     site, tick, phase, strand = key
     at, calls, waits, nbytes = sums
     return Event(

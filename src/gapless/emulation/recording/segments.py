@@ -75,7 +75,7 @@ class Segments:
             self._uses.update(set(self.items))
         self.items, self._too_long = [], False
         while len(self._closed) > 1 and self._is_full():
-            self._forget_oldest()
+            self._drop_oldest()
 
     def _is_full(self) -> bool:
         return (
@@ -84,21 +84,21 @@ class Segments:
             or len(self._closed) > MAX_SEGMENTS
         )
 
-    def _forget_oldest(self) -> None:
+    def _drop_oldest(self) -> None:
         oldest = self._closed.popleft()
         self._kept_items -= len(oldest.items)
         for number in set(oldest.items):
             self._uses[number] -= 1
             if not self._uses[number]:
-                self._forget(number)
+                self._drop_entry(number)
 
     def _clear(self) -> None:
         """Drop the items of the current segment, and the entries that only it has."""
         self.items.clear()
         for number in [candidate for candidate in self._entries if candidate not in self._uses]:
-            self._forget(number)
+            self._drop_entry(number)
 
-    def _forget(self, number: int) -> None:
+    def _drop_entry(self, number: int) -> None:
         key, _ = self._entries.pop(number)
         del self.numbers[key]
         self._uses.pop(number, None)

@@ -77,8 +77,8 @@ class Strands:
         if tasks is not None and tasks._get_running_loop() is not None:
             task = tasks.current_task()
             if task is not None:
-                return self._tasks.get(task) or self._of_task(task)
-        return self._of_thread()
+                return self._tasks.get(task) or self._task_strand(task)
+        return self._thread_strand()
 
     def notes(self) -> tuple[str, ...]:
         """Return a remark on merged strands."""
@@ -90,19 +90,19 @@ class Strands:
         """Note that strand `number` started this thread."""
         self._threads.starter = number
 
-    def _of_thread(self) -> Strand:
+    def _thread_strand(self) -> Strand:
         strand: Strand | None = getattr(self._threads, "strand", None)
         if strand is None:
-            strand = self._threads.strand = self._new(getattr(self._threads, "starter", 0))
+            strand = self._threads.strand = self._new_strand(getattr(self._threads, "starter", 0))
         return strand
 
-    def _of_task(self, task: Any) -> Strand:
-        thread = self._of_thread().number
-        strand = self._new(thread, thread)
+    def _task_strand(self, task: Any) -> Strand:
+        thread = self._thread_strand().number
+        strand = self._new_strand(thread, thread)
         self._tasks.put(task, strand)
         return strand
 
-    def _new(self, parent: int, thread: int = -1) -> Strand:
+    def _new_strand(self, parent: int, thread: int = -1) -> Strand:
         with self._lock:
             if len(self.parents) >= MAX_STRANDS:
                 self.merged = True

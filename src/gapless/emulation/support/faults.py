@@ -26,7 +26,7 @@ _MISUSE = (IndexError, TypeError, ValueError)
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
-def place(error: BaseException) -> str:
+def find_failure(error: BaseException) -> str:
     """Return ``file:line`` where Gapless itself failed; "" if it did not."""
     last = _innermost(error.__traceback__)
     if last is None or isinstance(error, GaplessError):
@@ -43,12 +43,12 @@ def place(error: BaseException) -> str:
     return f"{os.path.relpath(code.co_filename, os.path.dirname(_OWN[:-1]))}:{last.tb_lineno}"
 
 
-def defect(error: BaseException, action: str) -> EmulationDefect:
+def make_defect(error: BaseException, action: str) -> EmulationDefect:
     """Return the error that says that Gapless failed while emulating `action`."""
     import torch
 
     first = (str(error).splitlines() or [""])[0]
-    at = place(error)
+    at = find_failure(error)
     return EmulationDefect(
         f"Gapless failed while emulating {action}: {type(error).__name__}: {first} ({at}). This is a bug in "
         f"Gapless, not in the script; please report it with this line (gapless {_version.__version__}, torch "
@@ -56,7 +56,7 @@ def defect(error: BaseException, action: str) -> EmulationDefect:
     )
 
 
-def operator(error: BaseException) -> str:
+def running_operator(error: BaseException) -> str:
     """Return the operator that was running when `error` was raised; "" if none was."""
     running = ""
     trace = error.__traceback__

@@ -47,6 +47,7 @@ class LaterRecorder:
         )
 
     def _sum_event(self, key: tuple[int, Phase]) -> Event:
+        """Return the first event of a site and phase, with the sums of all."""
         first = self._events[key]
         calls, waits, nbytes = self._sums[key]
         return Event(

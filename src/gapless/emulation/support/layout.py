@@ -11,7 +11,7 @@ from gapless.model.programme import Order
 Tensor = torch.Tensor
 
 
-def order(args: tuple[Any, ...], out: Any) -> Order:
+def compare_order(args: tuple[Any, ...], out: Any) -> Order:
     """Return how the arguments' layouts compare with the result's: `Entry.order`, the worst of them."""
     result = out if isinstance(out, Tensor) else args[0]
     worst: Order = "kept"
@@ -37,7 +37,7 @@ def _compare_layouts(tensor: Tensor, reference: Tensor) -> Order:
     return "kept" if same else "strided" if near else "turned"
 
 
-def row_order(tensor: Tensor) -> Order:
+def compare_with_rows(tensor: Tensor) -> Order:
     """Compare the layout of `tensor` with a contiguous one."""
     if tensor.is_contiguous():
         return "kept"

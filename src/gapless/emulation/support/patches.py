@@ -30,6 +30,7 @@ class _ModuleIndex:
 
 @cache
 def _index(package: str) -> _ModuleIndex:
+    """Return the index of `package`, one per process."""
     return _ModuleIndex(package)
 
 

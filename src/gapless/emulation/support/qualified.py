@@ -27,7 +27,7 @@ def qualified_name(file: str, name: str, line: int) -> str:
 
     Without ``<locals>``; just `name` if the source cannot be read.
     """
-    tree = _tree(file) if _HAS_QUALNAMES and name != "<module>" else None
+    tree = _parse_file(file) if _HAS_QUALNAMES and name != "<module>" else None
     longest = name
     nodes: list[tuple[ast.AST, str]] = [(tree, "")] if tree is not None else []
     while nodes:
@@ -49,7 +49,7 @@ def _contains(node: ast.AST, line: int) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _tree(file: str) -> ast.Module | None:
+def _parse_file(file: str) -> ast.Module | None:
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):

@@ -137,11 +137,13 @@ def is_command(file: str) -> bool:
 
 
 def _file(key: int) -> str:
+    """Return the source file of an entry of a `RawStack`."""
     return _codes[key].co_filename if key >= 0 else _names[-key - 1][0]
 
 
 @lru_cache(maxsize=65536)
 def _resolve_frame(key: int, lasti: int) -> SourceLine | None:
+    """Return an entry of a `RawStack` as a source line; None for Gapless's own frames."""
     code = _codes[key] if key >= 0 else None
     file = _file(key)
     if file.startswith((*_OWN_PATHS, "<frozen")) or file.replace("\\", "/").endswith(_MACHINERY):
@@ -167,7 +169,7 @@ def _line_number(code: CodeType, lasti: int) -> int:
     return code.co_firstlineno
 
 
-def _roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _library_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
     paths = sysconfig.get_paths()
     site = {paths["purelib"], paths["platlib"]}
     site |= {p for p in sys.path if p.rstrip("/\\").endswith(("site-packages", "dist-packages"))}
@@ -179,7 +181,7 @@ def _roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
 @lru_cache(maxsize=4096)
 def library_of(file: str) -> str:
     """Return the installed package `file` belongs to, ``"python"`` for the standard library, else ``""``."""
-    site, standard = _roots()
+    site, standard = _library_roots()
     for root in site:
         if file.startswith(root):
             top = file[len(root) :].replace("\\", "/").split("/", 1)[0]

@@ -39,7 +39,7 @@ def _operator_schemas(name: str) -> tuple[Any, ...]:
     return tuple(getattr(packet, overload)._schema for overload in packet.overloads())
 
 
-def _fits(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _accepts(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether `schema` can take these arguments, judged by their number, names and tensors."""
     positional = [argument for argument in schema.arguments if not argument.kwarg_only]
     if len(args) > len(positional):
@@ -59,7 +59,7 @@ def _builtin_parameters(
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return names and defaults for a builtin of torch without a signature, from its operator's schema."""
     schemas = _operator_schemas(getattr(func, "__name__", ""))
-    fitting = [schema for schema in schemas if _fits(schema, args, kwargs)]
+    fitting = [schema for schema in schemas if _accepts(schema, args, kwargs)]
     return _schema_parameters(fitting[0]) if fitting else ((), {})
 
 
@@ -98,6 +98,7 @@ class Call:
         return defaults.get(name, default)
 
     def _parameters(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return the names and defaults of the parameters of `func`."""
         schema = getattr(self.func, "_schema", None)
         if schema is not None:
             return _schema_parameters(schema)

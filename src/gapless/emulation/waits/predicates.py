@@ -26,6 +26,8 @@ PREDICATES: dict[str, Predicate] = {}
 
 
 def _predicate(name: str) -> Callable[[Predicate], Predicate]:
+    """Register the decorated function as the predicate of rows with `when` equal to `name`."""
+
     def register(function: Predicate) -> Predicate:
         PREDICATES[name] = function
         return function

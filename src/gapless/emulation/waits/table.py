@@ -99,7 +99,7 @@ class WaitsTable(msgspec.Struct, frozen=True):
         if overload and overload != "default":
             rows += self.index.get(("op", f"{qualified_name}.{overload}"), ())
         matching = {(row.when, row.mechanism): row for row in rows}
-        for family in (_family(qualified_name), _family(qualified_name, overload or "default")):
+        for family in (_family_key(qualified_name), _family_key(qualified_name, overload or "default")):
             for row in self.index.get(("op", family), ()):
                 matching.setdefault((row.when, row.mechanism), row)
         return tuple(matching.values())
@@ -142,13 +142,13 @@ def parse(text: str, name: str = "waits.tsv") -> WaitsTable:
                 raise ValueError(f"{where}: the first row must be the columns {', '.join(COLUMNS)}")
             header = cells
             continue
-        rows.append(_row(cells, where))
+        rows.append(_parse_row(cells, where))
     if not header:
         raise ValueError(f"{name}: no header row")
-    return WaitsTable(rows=tuple(rows), index=_index(rows))
+    return WaitsTable(rows=tuple(rows), index=_index_rows(rows))
 
 
-def _row(cells: tuple[str, ...], where: str) -> Row:
+def _parse_row(cells: tuple[str, ...], where: str) -> Row:
     if len(cells) != len(COLUMNS):
         raise ValueError(
             f"{where}: {len(cells)} columns where {len(COLUMNS)} are expected (separated by tabs)"
@@ -183,17 +183,18 @@ def _row(cells: tuple[str, ...], where: str) -> Row:
     )
 
 
-def _index(rows: list[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
+def _index_rows(rows: list[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
+    """Index rows by scope and name, and operators also by family."""
     index: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         index.setdefault((row.scope, row.name), []).append(row)
         if row.scope == "op":
             name, _, overload = row.name.partition(".")
-            index.setdefault((row.scope, _family(name, overload)), []).append(row)
+            index.setdefault((row.scope, _family_key(name, overload)), []).append(row)
     return {key: tuple(value) for key, value in index.items()}
 
 
-def _family(name: str, overload: str = "") -> str:
+def _family_key(name: str, overload: str = "") -> str:
     """Return a key shared by an operator and its in-place and out variants; no operator has such a name."""
     kind = overload.removesuffix("out").removesuffix("_")
     return f"{name.removesuffix('_')} {kind or 'default' if overload else ''}"
