@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gapless.analyze.evidence import COLUMNS, COPIES, Counts
+from gapless.analyze.evidence import COLUMNS, COPIES, CallCounts
 from gapless.emulation.dispatch.operators import OperatorMode
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.waits.call import Call
@@ -53,7 +53,7 @@ class Signature:
     dims: str
     types: str
     concrete: str
-    counts: Counts
+    counts: CallCounts
     gpus: str
 
     @property
@@ -85,7 +85,7 @@ def read(file: Path) -> Iterator[Signature]:
     """Yield the signatures of a TSV file with these `COLUMNS`."""
     with file.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
-            counts = Counts(*(int(row[name]) for name in COLUMNS[4:10]))
+            counts = CallCounts(*(int(row[name]) for name in COLUMNS[4:10]))
             yield Signature(row["op"], row["dims"], row["types"], row["concrete"], counts, row["gpus"])
 
 

@@ -15,12 +15,12 @@ from tracing import Trace, training
 
 from gapless.analyze.evidence import (
     COLUMNS,
-    Counts,
+    CallCounts,
     add_counts,
-    arguments,
-    lines,
+    count_signatures,
+    format_lines,
+    read_arguments,
     reduce_arguments,
-    signatures,
 )
 from gapless.commands import main
 from gapless.trace.read import read
@@ -52,7 +52,7 @@ def test_calls_waits_and_copies(dialect: Any, vendor: Literal["nvidia", "amd"], 
         trace.copy("DtoH (Device -> Pageable)", 725, 5, copy=(730, 2), bytes=8)
         trace.wait(735, 10)
         trace.wait(750, 10)
-    table_rows = rows("\n".join(lines(add_counts([signatures(trace.timeline(), {})]))))
+    table_rows = rows("\n".join(format_lines(add_counts([count_signatures(trace.timeline(), {})]))))
     assert list(table_rows) == ["aten::index", "aten::item", "aten::linear", "aten::to"]
     counts = {op: tuple(int(cells[name]) for name in COLUMNS[4:10]) for op, cells in table_rows.items()}
     blocks = vendor == "amd"  # its copies are made by a call that waits
@@ -69,8 +69,8 @@ def test_arguments_are_those_of_the_file(tmp_path: Path) -> None:
     trace.launch("add", 10, kernel=(30, 40))
     path = trace.write(tmp_path / "trace.json")
     for shapes, dims, values in ((True, [[640, 32], []], ["", "640"]), (False, [[2, 3], []], ["", ""])):
-        ((called, counts),) = signatures(read(path), arguments(path), shapes).items()
-        assert counts == Counts(1, profiles=1)
+        ((called, counts),) = count_signatures(read(path), read_arguments(path), shapes).items()
+        assert counts == CallCounts(1, profiles=1)
         assert (json.loads(called.dims), json.loads(called.concrete)) == (dims, values)
         assert (json.loads(called.types), called.gpu) == (["float", "Scalar"], "NVIDIA H100")
 
@@ -112,7 +112,7 @@ def test_public_profiles_say_what_was_counted_independently() -> None:
             tuple(row[name] for name in COLUMNS[:4]): [int(row[c]) for c in COLUMNS[4:10]] for row in table
         }
     paths = [path for start in PUBLIC for path in sorted((SHARED / "traces").glob(f"{start}*"))]
-    every = [signatures(read(path), arguments(path), shapes=True) for path in paths]
+    every = [count_signatures(read(path), read_arguments(path), shapes=True) for path in paths]
     totals = add_counts(
         {called._replace(gpu=""): counts for called, counts in counts_by_signature.items()}
         for counts_by_signature in every

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gapless.analyze import report
 from gapless.analyze.run.steps import Steps, find_steps
 from gapless.analyze.run.turns import are_in_turn
-from gapless.analyze.verdicts.session_verdict import syncs
+from gapless.analyze.verdicts.session_verdict import describe_syncs
 from gapless.model import Event, Mark, Session, Site
 from gapless.model.tally import StepTally
 
@@ -191,7 +191,7 @@ def test_rare_syncs_of_loops_side_by_side_are_told_by_how_often_they_are():
     document = report(side_by_side([1, 2] * 12, {1: 1, 2: 0}), priced=False)
     rare = msgspec.structs.replace(document.steps, side_by_side=(0.1, 0.0))
     expected = "1 sync every 10 steps in one training loop and no syncs in the one beside it"
-    assert syncs(msgspec.structs.replace(document, steps=rare)) == expected
+    assert describe_syncs(msgspec.structs.replace(document, steps=rare)) == expected
 
 
 def test_threads_one_after_the_other_have_one_sequence_of_steps():

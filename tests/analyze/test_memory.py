@@ -9,7 +9,7 @@ from building import line
 from gapless.analyze import report
 from gapless.analyze.memory_report import findings, replay_memory
 from gapless.analyze.tables.memory_tables import tables
-from gapless.analyze.tables.offers_tables import offers
+from gapless.analyze.tables.offers_tables import offers_table
 from gapless.analyze.verdicts.answer import with_answer
 from gapless.analyze.verdicts.memory_verdict import fit_facts, verdict, with_memory
 from gapless.analyze.verdicts.search import with_search
@@ -168,7 +168,7 @@ def test_what_comes_every_five_steps_is_told_so():
 def test_a_gpu_with_room_for_more_steps_is_not_told_to_fit():
     offer = Offer(gpu="NVIDIA A10", has=100 << 20, needs=40 << 20, fits=True, lasts=60)
     document = Report(verdict=Verdict(sentence=""), memory=(grown(),), offers=(offer,))
-    shown = offers(document)
+    shown = offers_table(document)
     assert shown is not None
     (row,) = shown.rows
     assert (row.tone, row.cells[1]) == ("bad", "for 60 more steps")

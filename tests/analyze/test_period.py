@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze.run.loop import Loop
-from gapless.analyze.run.period import UnknownValue, length, recurring, value
+from gapless.analyze.run.period import UnknownValue, evaluate, pass_count, recurring
 
 SOURCE = """\
 def estimate_loss(model):
@@ -74,7 +74,7 @@ def test_a_value_is_what_python_says(tests, joint, negated):
         expected = bool(eval(text, {"__builtins__": {}}, NAMES))
     except ZeroDivisionError:
         return
-    assert bool(value(ast.parse(text, mode="eval").body, NAMES)) == expected
+    assert bool(evaluate(ast.parse(text, mode="eval").body, NAMES)) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_a_value_is_what_python_says(tests, joint, negated):
 )
 def test_what_needs_more_is_unknown(text):
     with pytest.raises(UnknownValue):
-        value(ast.parse(text, mode="eval").body, NAMES)
+        evaluate(ast.parse(text, mode="eval").body, NAMES)
 
 
 def test_what_is_known_of_a_condition_decides():
-    assert value(ast.parse("on and f()", mode="eval").body, NAMES) is True
+    assert evaluate(ast.parse("on and f()", mode="eval").body, NAMES) is True
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_what_is_known_of_a_condition_decides():
 )
 def test_lengths(text, expected):
     names = {**NAMES, "data": [1, 2, 3], "args": SimpleNamespace(data=(1, 2)), "generator": iter(())}
-    assert length(ast.parse(text, mode="eval").body, names) == expected
+    assert pass_count(ast.parse(text, mode="eval").body, names) == expected

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze import report
-from gapless.analyze.run.phases import distance, phase_of_name
+from gapless.analyze.run.phases import phase_of_name, recurrence_interval
 from gapless.analyze.verdicts.session_verdict import verdict
 from gapless.model import Ending, Event, Recurrence, Site, SourceLine
 from gapless.model.estimate import Estimate, Range
@@ -247,10 +247,10 @@ def test_names(function, phase):
 @given(st.integers(2, 50), st.integers(1, 6), st.integers(0, 49), st.integers(0, 49))
 def test_a_distance_is_the_one_there_is(every, times, first, early):
     at = [first + every * n for n in range(times)]
-    assert distance(at, at[-1] + 1) == (every if times > 1 else 0)
+    assert recurrence_interval(at, at[-1] + 1) == (every if times > 1 else 0)
     if times > 1:  # the last of them follows the end of the run, whenever that was
         cut = at[-1] + min(early, every)
-        assert distance([*at, cut], cut) in (every, 0) if cut > at[-1] else True
+        assert recurrence_interval([*at, cut], cut) in (every, 0) if cut > at[-1] else True
 
 
 WAITS = st.tuples(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.analyze.tables.offers_tables import offers
+from gapless.analyze.tables.offers_tables import offers_table
 from gapless.analyze.verdicts.offers_verdict import offers_sentence
 from gapless.commands._gpus import choose_gpus
 from gapless.errors import UsageError
@@ -128,7 +128,7 @@ def test_gpus_that_leave_too_little_for_nccl_are_named() -> None:
     )
     (why,) = offers_sentence(found)
     assert why == "It fits both GPUs (too little is left for NCCL on the L4)"
-    made = offers(found)
+    made = offers_table(found)
     assert made is not None
     assert [row.cells[1] for row in made.rows] == ["by itself", "yes"]
     assert any("NCCL takes 2–3 GiB for 1 process group more" in one for one in made.notes)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gapless.analyze import report
-from gapless.analyze.attempts import attempt
+from gapless.analyze.attempts import make_attempt
 from gapless.analyze.remedies import calculate_attempts, candidates
 from gapless.commands._find import describe_attempt
 from gapless.commands._remedies import half_batch
@@ -149,10 +149,10 @@ def growing(how: str = "enough-steps") -> Session:
 
 def test_a_setting_under_which_memory_grows_fits_for_so_many_steps_only() -> None:
     """56 of 100 MiB are taken: eleven times 4 are left."""
-    made = attempt(growing(), "checkpoint `Block`")
+    made = make_attempt(growing(), "checkpoint `Block`")
     assert (made.fits, made.lasts, made.helps) == (True, 11, False)
     assert describe_attempt(made).startswith("checkpoint `Block`: fits for 11 more steps, 56 MiB of 100 MiB")
-    ended = attempt(growing("finished"), "checkpoint `Block`")
+    ended = make_attempt(growing("finished"), "checkpoint `Block`")
     assert (ended.lasts, ended.helps) == (-1, True)
 
     told = report(msgspec.structs.replace(lacking(), remedies=(made,)))

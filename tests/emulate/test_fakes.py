@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gapless
-from gapless.analyze.verdicts.unseen import unknown
+from gapless.analyze.verdicts.unseen import unknown_note
 from gapless.errors import NotEmulated, UsageError
 from gapless.model import Session
 from gapless.model.session import decode, encode
@@ -162,7 +162,11 @@ def test_a_name_that_names_nothing_is_refused(name: str) -> None:
 
 
 def test_unknown_operators_are_in_the_report_and_survive_saving() -> None:
-    assert unknown(["a::b"]) == "Whether a::b makes the CPU wait is not known: syncs in it are not counted"
-    assert "a::b, a::c, a::d and 2 other operators make" in unknown(["a::b", "a::c", "a::d", "a::e", "a::f"])
+    assert (
+        unknown_note(["a::b"]) == "Whether a::b makes the CPU wait is not known: syncs in it are not counted"
+    )
+    assert "a::b, a::c, a::d and 2 other operators make" in unknown_note(
+        ["a::b", "a::c", "a::d", "a::e", "a::f"]
+    )
     session = Session(unknown=("a::b",))
     assert decode(encode(session)) == session

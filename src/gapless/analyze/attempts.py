@@ -14,7 +14,7 @@ from gapless.model.memory import MemoryRun
 _ENDED_WELL = ("finished", "enough-steps", "exit")
 
 
-def attempt(session: Session, label: str, *, value: int = -1, seconds: float = 0.0) -> Attempt:
+def make_attempt(session: Session, label: str, *, value: int = -1, seconds: float = 0.0) -> Attempt:
     """Return whether `session` fits, on its fullest device, and how long a step takes."""
     result = Attempt(what=label, value=value, seconds=seconds)
     failed = _failure(session)
@@ -56,7 +56,7 @@ def _failure(session: Session) -> str:
 
 
 def _with_step_time(attempt: Attempt, session: Session) -> Attempt:
-    """Return `attempt` with the estimated step and throughput of `session`, if there is an estimate."""
+    """Return `make_attempt` with the estimated step and throughput of `session`, if there is an estimate."""
     if session.programme is None:
         return attempt
     from gapless.analyze.estimate.estimate import estimate

@@ -38,7 +38,7 @@ _MIN_LEFT_OUT = 20
 """Whole numbers from here on are left out as sizes; smaller ones are dimensions, types and flags."""
 
 
-class Counts(NamedTuple):
+class CallCounts(NamedTuple):
     """How often profiles show a signature, and with how many waits and copies."""
 
     calls: int = 0
@@ -48,8 +48,8 @@ class Counts(NamedTuple):
     with_d2h_copy: int = 0
     profiles: int = 0
 
-    def __add__(self, other: Any) -> Counts:
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+    def __add__(self, other: Any) -> CallCounts:
+        return CallCounts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Signature(NamedTuple):
@@ -84,7 +84,7 @@ class _File(msgspec.Struct, rename={"events": "traceEvents"}):
     events: list[msgspec.Raw] = []
 
 
-def arguments(path: str | os.PathLike[str]) -> dict[int, tuple[Any, Any, Any]]:
+def read_arguments(path: str | os.PathLike[str]) -> dict[int, tuple[Any, Any, Any]]:
     """Return sizes, types and values of each operator's arguments, by external id, where recorded.
 
     Raises:
@@ -118,9 +118,9 @@ def _read_events(path: str | os.PathLike[str]) -> Iterator[_Event]:
             yield decoder.decode(raw)
 
 
-def signatures(
+def count_signatures(
     timeline: Timeline, recorded_arguments: ArgumentsById, shapes: bool = False
-) -> dict[Signature, Counts]:
+) -> dict[Signature, CallCounts]:
     """Count calls and waits of each signature in `timeline` that called the driver.
 
     `recorded_arguments` are by external id. Unless `shapes` is set, sizes are reduced to what decides a wait.
@@ -128,7 +128,7 @@ def signatures(
     host = timeline.host
     waits, copies = _by_operator(timeline)
     gpus = "; ".join(sorted({gpu.name for gpu in timeline.facts.gpus if gpu.name})) or "?"
-    totals: dict[Signature, Counts] = defaultdict(Counts)
+    totals: dict[Signature, CallCounts] = defaultdict(CallCounts)
     for row, waited in waits.items():
         op = timeline.names[host.name[row]]
         recorded = recorded_arguments.get(int(host.external[row]), (None, None, None))
@@ -136,7 +136,7 @@ def signatures(
         to, back = copies[row, True] > 0, copies[row, False] > 0
         dims, types, concrete = map(json.dumps, args)
         signature = Signature(op, dims, types, concrete, gpus)
-        totals[signature] += Counts(1, waited > 0, waited, to, back, 0)
+        totals[signature] += CallCounts(1, waited > 0, waited, to, back, 0)
     return {signature: counts._replace(profiles=1) for signature, counts in totals.items()}
 
 
@@ -214,16 +214,16 @@ def _is_small(word: str) -> bool:
 # -- in a file ---------------------------------------------------------------------------------------------
 
 
-def add_counts(parts: Iterable[Mapping[Signature, Counts]]) -> dict[Signature, Counts]:
+def add_counts(parts: Iterable[Mapping[Signature, CallCounts]]) -> dict[Signature, CallCounts]:
     """Add up the counts of several profiles."""
-    totals: dict[Signature, Counts] = defaultdict(Counts)
+    totals: dict[Signature, CallCounts] = defaultdict(CallCounts)
     for part in parts:
         for signature, counts in part.items():
             totals[signature] += counts
     return dict(totals)
 
 
-def lines(by_signature: Mapping[Signature, Counts]) -> Iterator[str]:
+def format_lines(by_signature: Mapping[Signature, CallCounts]) -> Iterator[str]:
     """Yield `by_signature` as tab-separated lines, the column names first."""
     yield "\t".join(COLUMNS)
     for signature, counts in sorted(by_signature.items()):

@@ -16,7 +16,7 @@ def write_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> i
     Raises:
         UsageError: a profile comes from standard input, which cannot be read twice.
     """
-    from gapless.analyze.evidence import add_counts, arguments, lines, signatures
+    from gapless.analyze.evidence import add_counts, count_signatures, format_lines, read_arguments
     from gapless.trace.find import find_traces
     from gapless.trace.read import read
 
@@ -25,11 +25,11 @@ def write_evidence(traces: Sequence[str], shapes: bool, output: str | None) -> i
     parts, status = [], EXIT_OK
     for path in find_traces(traces, []):
         try:
-            parts.append(signatures(read(path), arguments(path), shapes))
+            parts.append(count_signatures(read(path), read_arguments(path), shapes))
         except UnreadableInput as error:
             _output.say(str(error))
             status = UnreadableInput.exit_code
-    text = "\n".join(lines(add_counts(parts))) + "\n"
+    text = "\n".join(format_lines(add_counts(parts))) + "\n"
     if not parts:
         return UnreadableInput.exit_code
     if output is None:

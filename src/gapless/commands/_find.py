@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gapless.analyze.attempts import attempt
+from gapless.analyze.attempts import make_attempt
 from gapless.analyze.phrases.fit import until_full
 from gapless.capture.signals import Terminated, terminable
 from gapless.commands import _ranks
@@ -97,7 +97,7 @@ class Finder:
         if ran.session is None:
             result = Attempt(what=description, value=value, seconds=ran.seconds, failed=ran.why)
         else:
-            result = attempt(ran.session, description, value=value, seconds=ran.seconds)
+            result = make_attempt(ran.session, description, value=value, seconds=ran.seconds)
             if result.failed and ran.why:
                 result = msgspec.structs.replace(result, failed=ran.why)
             self._sessions[value] = ran.session

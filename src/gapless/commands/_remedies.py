@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gapless.analyze.attempts import attempt
+from gapless.analyze.attempts import make_attempt
 from gapless.analyze.remedies import calculate_attempts, candidates
 from gapless.analyze.session_report import with_loaders
 from gapless.capture.signals import Terminated, terminable
@@ -82,7 +82,7 @@ class Remedies:
         if ran.session is None:
             result = Attempt(what=change, seconds=ran.seconds, failed=ran.why)
         else:
-            result = attempt(ran.session, change, seconds=ran.seconds)
+            result = make_attempt(ran.session, change, seconds=ran.seconds)
         self._progress.announce(describe_attempt(result))
         command = " ".join((*options, *words))
         return msgspec.structs.replace(result, command=command, note=self._hint(change, options))

@@ -11,10 +11,10 @@ MIN_CAUSE_SHARE = 0.1
 def copies_dominate(profile: Profile) -> bool:
     """Whether copies alone take more of the steps than idleness of any single cause."""
     causes = profile.idle_by_cause()
-    alone = copies_alone(profile)
+    alone = copy_only_time(profile)
     return alone >= MIN_CAUSE_SHARE * profile.steps.total and alone >= (causes[0][1] if causes else 0)
 
 
-def copies_alone(profile: Profile) -> int:
+def copy_only_time(profile: Profile) -> int:
     """Return nanoseconds in which the GPU does nothing but copy."""
     return sum(kind.alone for kind in profile.copies)

@@ -14,7 +14,7 @@ def until_full(lasts: int) -> str:
     return f"for {lasts:,} more step{'' if lasts == 1 else 's'}" if lasts >= 0 else ""
 
 
-def memory_of(attempt: Attempt) -> str:
+def format_memory(attempt: Attempt) -> str:
     """Return ``66.7 of 78.7 GiB``; only what is needed if the capacity is unknown."""
     if attempt.has < 0:
         return binary_size(attempt.needs)
@@ -23,12 +23,12 @@ def memory_of(attempt: Attempt) -> str:
     return f"{needs} of {binary_size(attempt.has)}"
 
 
-def cheapest(offers: Iterable[Offer]) -> Offer | None:
+def cheapest_offer(offers: Iterable[Offer]) -> Offer | None:
     """Return the offer that fits and costs least per unit of work; None if no price is known."""
     priced = [offer for offer in offers if offer.cost >= 0 and offer.fits is not False]
     return min(priced, key=lambda offer: offer.cost, default=None)
 
 
-def short_name(gpu: str) -> str:
+def gpu_short_name(gpu: str) -> str:
     """Return the GPU's name without its vendor."""
     return gpu.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("GeForce ")

@@ -14,15 +14,18 @@ def time_range(time: Range) -> str:
     return duration(time.likely) + (f" ({reach(time.least, time.most)})" if len(ends) > 1 else "")
 
 
-def speeds(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
+def speed_rows(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
     """Yield a label and a value for each number of what steps of length `step` get done."""
     for name, counted in (("samples", done.samples), ("tokens", done.tokens)):
         if counted is not None:
             per_step = number(round(counted.number, 2))
-            yield f"{name} per second, {per_step} per step", speed(counted.number, step)
+            yield f"{name} per second, {per_step} per step", format_speed(counted.number, step)
     if done.flops and done.peak:
         unit = f"{about(done.peak)} TFLOP/s in {done.unit}"
-        yield f"share of the peak, {unit}, that the model's arithmetic uses (MFU)", utilisation(done, step)
+        yield (
+            f"share of the peak, {unit}, that the model's arithmetic uses (MFU)",
+            format_utilisation(done, step),
+        )
         yield "arithmetic per step, in TFLOP", three_digits(done.flops / 1e12)
     if done.repeated:
         yield "recomputed by checkpointing, in TFLOP", three_digits(done.repeated / 1e12)
@@ -40,7 +43,7 @@ def samples_or_tokens(done: Throughput | None) -> tuple[float, str]:
     return (done.samples.number, "samples") if done.samples is not None else (0.0, "")
 
 
-def speed(each: float, step: Range) -> str:
+def format_speed(each: float, step: Range) -> str:
     """Return how many per second if a step has `each`: ``3,050 (1,530–4,720)``."""
     least, likely, most = (about(each * 1e9 / length) for length in (step.most, step.likely, step.least))
     return f"{likely} ({least}–{most})"
@@ -50,7 +53,7 @@ MIN_PERCENT_SHOWN = 0.1
 """Percent of the peak below which no number is shown: it would be all rounding."""
 
 
-def utilisation(done: Throughput, step: Range) -> str:
+def format_utilisation(done: Throughput, step: Range) -> str:
     """Return the share of the peak: ``41 % (32–48)``."""
     least, likely, most = (100 * done.utilisation(length) for length in (step.most, step.likely, step.least))
     if likely < MIN_PERCENT_SHOWN:

@@ -11,11 +11,11 @@ from gapless.analyze.run.period import (
     Recurring,
     UnknownValue,
     Variables,
+    evaluate,
     first_name,
-    length,
+    pass_count,
     recurring,
     stride,
-    value,
 )
 from gapless.analyze.run.phases import prefer_named
 from gapless.files.input import source_text
@@ -25,9 +25,6 @@ MAX_EXTRA_SECONDS = 10.0
 """Seconds a script runs on after its steps to reach what recurs between them."""
 _MAX_MARKS = 20
 """Marks kept to find the loops: enough for a few steps of several optimizers."""
-
-Look = Callable[[Loop], Variables | None]
-"""Returns the variables of the running function that contains `Loop`; None if none is running."""
 
 
 @dataclass
@@ -56,7 +53,7 @@ class Enough:
     """
 
     steps: int
-    look: Look
+    look: ReadVariables
     longer: float = MAX_EXTRA_SECONDS
     read: ReadSource = source_text
     batches: Callable[[Loop], float] = lambda loop: 0.0
@@ -191,8 +188,8 @@ class Enough:
         if watch.part.test is None or modulo is None:
             return False
         try:
-            counted, every = value(modulo.left, names), value(modulo.right, names)
-            holds = bool(value(watch.part.test, names))
+            counted, every = evaluate(modulo.left, names), evaluate(modulo.right, names)
+            holds = bool(evaluate(watch.part.test, names))
         except UnknownValue:
             watch.is_tellable = False
             return False
@@ -215,7 +212,7 @@ class Enough:
             watch.passes = 1
             for loop, names in zip(self._loops[: watch.part.level], variables, strict=False):
                 node = node_of(loop, self.read) if names is not None else None
-                watch.passes *= length(node.iter, names or {}) if isinstance(node, ast.For) else 0
+                watch.passes *= pass_count(node.iter, names or {}) if isinstance(node, ast.For) else 0
         watch.every = max(round(watch.passes / (self._turns or 1.0)), min(watch.passes, 1))
         watch.is_tellable = self._passes.get(watch.part.level) is not None or isinstance(
             self._passes.get(watch.part.level - 1), int

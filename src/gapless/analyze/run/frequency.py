@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gapless.analyze.run.group import Group, Part
+from gapless.analyze.run.group import Group, RunPart
 from gapless.analyze.run.phases import EVALUATION
 from gapless.analyze.run.steps import Steps
 from gapless.model import Frequency, Recurrence, When
 
-_OUTSIDE: dict[Part, When] = {"before": "set-up", "after": "after"}
+_OUTSIDE: dict[RunPart, When] = {"before": "set-up", "after": "after"}
 
 
 def frequency(group: Group, steps: Steps) -> Frequency:
@@ -31,7 +31,7 @@ def frequency(group: Group, steps: Steps) -> Frequency:
     if len(hit) == len(counts) and _twice_in_a_row(group, steps):
         return Frequency(when="every-step", waits=per_step, per_step=per_step, every=1, total=total)
     apart = {
-        _distance([step - part.start for step in part if group.steps[step]], len(part))
+        _interval_of([step - part.start for step in part if group.steps[step]], len(part))
         for part in steps.parts
         if any(group.steps[step] for step in part)
     }
@@ -63,7 +63,7 @@ def _twice_in_a_row(group: Group, steps: Steps) -> bool:
     return len(steady) > 1 or group.steps[steady[0] - 1] > 0 or group.trailing > 0
 
 
-def _distance(hit: Sequence[int], step_count: int) -> int:
+def _interval_of(hit: Sequence[int], step_count: int) -> int:
     """Return N if `hit` are every N-th of `step_count` steps; 0 if they are not, or too few to tell."""
     if len(hit) < 2:
         return 0

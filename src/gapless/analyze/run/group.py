@@ -22,7 +22,7 @@ UNKNOWN = SourceLine("<unknown>", 0)
 _LOOP_WORDS = "the loop"
 """Words in a remedy that assumes a loop."""
 
-Part = Literal["steps", "before", "after", "phase"]
+RunPart = Literal["steps", "before", "after", "phase"]
 """Where in a run waits are: in training steps, before the first, after the last, or in a recurring phase."""
 
 
@@ -40,7 +40,7 @@ class Group:
     line: SourceLine
     remedy: str
     backward: bool
-    part: Part
+    part: RunPart
     by_site: Counter[int] = field(default_factory=Counter)
     steps: Counter[int] = field(default_factory=Counter)
     trailing: int = 0
@@ -100,7 +100,7 @@ def _join_equal_loops(groups: Mapping[tuple[object, ...], Group], steps: Steps) 
     return list(by_key.values())
 
 
-def _part(step: int, steps: Steps, in_loop: bool) -> Part:
+def _part(step: int, steps: Steps, in_loop: bool) -> RunPart:
     """Return the part of the run that an event of `step` is in; `in_loop` if its site is in the training
     loop."""
     if in_loop or not steps.seen or (step not in steps.firsts and step < steps.seen):

@@ -41,6 +41,8 @@ _PLAIN_TYPES = (int, float, str, bool, type(None))
 
 Variables = Mapping[str, object]
 """Names in a running function and their values."""
+ReadVariables = Callable[[Loop], Variables | None]
+"""Returns the variables of the running function that contains a loop; None if none is running."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class UnknownValue(Exception):  # not an error, hence no such name
     """The value of an expression cannot be determined without running the script's code."""
 
 
-def value(node: ast.expr, names: Variables) -> Any:
+def evaluate(node: ast.expr, names: Variables) -> Any:
     """Evaluate `node` if that needs only plain values: numbers, strings and stored attributes.
 
     Raises:
@@ -158,9 +160,9 @@ def value(node: ast.expr, names: Variables) -> Any:
             result = _stored_attribute(_object(owner, names), attr)
         case ast.Subscript(value=owner, slice=index):
             held = _object(owner, names)
-            result = held.get(value(index, names), UnknownValue) if type(held) is dict else UnknownValue
+            result = held.get(evaluate(index, names), UnknownValue) if type(held) is dict else UnknownValue
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not value(operand, names)
+            return not evaluate(operand, names)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_number(operand, names)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
@@ -170,7 +172,7 @@ def value(node: ast.expr, names: Variables) -> Any:
                 raise UnknownValue from None
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
             try:
-                return _COMPARISONS[type(op)](value(left, names), value(right, names))
+                return _COMPARISONS[type(op)](evaluate(left, names), evaluate(right, names))
             except TypeError:
                 raise UnknownValue from None
         case ast.BoolOp(op=op, values=parts):
@@ -205,7 +207,7 @@ def _stored_attribute(owner: object, attr: str) -> object:
 
 def _number(node: ast.expr, names: Variables) -> Any:
     """Evaluate `node` as a number, else raise `UnknownValue`."""
-    number = value(node, names)
+    number = evaluate(node, names)
     if not isinstance(number, int | float):
         raise UnknownValue
     return number
@@ -216,7 +218,7 @@ def _all_or_any(every: bool, parts: Sequence[ast.expr], names: Variables) -> boo
     truths = []
     for part in parts:
         try:
-            truths.append(bool(value(part, names)))
+            truths.append(bool(evaluate(part, names)))
         except UnknownValue:
             continue
     if not truths:
@@ -224,7 +226,7 @@ def _all_or_any(every: bool, parts: Sequence[ast.expr], names: Variables) -> boo
     return all(truths) if every else any(truths)
 
 
-def length(node: ast.expr, names: Variables) -> int:
+def pass_count(node: ast.expr, names: Variables) -> int:
     """Return how many passes a loop over `node` has; 0 if only the script's code could tell."""
     match node:
         case ast.Call(func=ast.Name(id="range"), args=arguments) if arguments:
@@ -233,7 +235,7 @@ def length(node: ast.expr, names: Variables) -> int:
             except (UnknownValue, ValueError):
                 return 0
         case ast.Call(func=ast.Name(id="enumerate" | "tqdm" | "zip" | "iter"), args=[first, *_]):
-            return length(first, names)
+            return pass_count(first, names)
         case ast.Name() | ast.Attribute():
             try:
                 return _length_of(_object(node, names))

@@ -81,7 +81,7 @@ class Phases:
             return Recurrence(name=name)
         at = sorted({self._steps.of(tick) for tick in self._ticks.get(name, ())})
         matches = [phase for phase in self._source_phases if phase.name == name]
-        every = distance(at, self._steps.seen) or (matches[0].every if len(matches) == 1 else 0)
+        every = recurrence_interval(at, self._steps.seen) or (matches[0].every if len(matches) == 1 else 0)
         return Recurrence(name=name, every=every, times=len(at), line=matches[0].line if matches else None)
 
     def steps(self) -> frozenset[int]:
@@ -112,7 +112,7 @@ def sum_phases(source_phases: Iterable[Recurrence], findings: Iterable[Finding])
     )
 
 
-def distance(at: Sequence[int], step_count: int) -> int:
+def recurrence_interval(at: Sequence[int], step_count: int) -> int:
     """Return N if phases came every N steps before the steps `at`; 0 if they did not, or came once.
 
     What follows the last of the `step_count` steps may come early, because the run was over.

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gapless.analyze.run.loop import Loop, ReadSource, node_of, outside_torch, training_loops
-from gapless.analyze.run.period import UnknownValue, Variables, first_name, length, value
+from gapless.analyze.run.period import (
+    ReadVariables,
+    UnknownValue,
+    Variables,
+    evaluate,
+    first_name,
+    pass_count,
+)
 from gapless.files.input import source_text
 from gapless.model import Mark
 from gapless.model.planned import Planned
@@ -22,7 +29,6 @@ _LIGHTNING = "FitLoop.run"
 _OWN_STEPS = "not self.trainer.strategy._lightning_module._automatic_optimization"
 """True in that function if the script's module steps its optimizers itself."""
 
-Look = Callable[[Loop], Variables | None]
 Batches = Callable[[Loop], tuple[float, int]]
 """Returns batches per step and per pass of a loop over a DataLoader; zeros if unknown."""
 
@@ -31,7 +37,7 @@ Batches = Callable[[Loop], tuple[float, int]]
 class Planner:
     """Call with each step mark of a running script; `planned` is what its loops say."""
 
-    look: Look
+    look: ReadVariables
     batches: Batches = lambda loop: (0.0, 0)
     read: ReadSource = source_text
     planned: Planned = field(default_factory=Planned)
@@ -101,7 +107,7 @@ class Planner:
             if not frame.library or frame.file != loop.file:
                 continue
             if frame.function.rpartition(".")[2] == "_inner_training_loop":  # of transformers
-                return int(max(_evaluate("max_steps", names), 0))
+                return int(max(_evaluate_number("max_steps", names), 0))
             if frame.function.endswith(_LIGHTNING):
                 return _lightning_steps(names)
         return 0
@@ -125,7 +131,7 @@ class Planner:
     def _length(self, loop: Loop, names: Variables) -> int:
         """Return the passes of `loop`; 0 if unknown."""
         node = node_of(loop, self.read)
-        passes = length(node.iter, names) if isinstance(node, ast.For) else 0
+        passes = pass_count(node.iter, names) if isinstance(node, ast.For) else 0
         return passes or self.batches(loop)[1]
 
     def _bound(
@@ -149,11 +155,11 @@ class Planner:
 
 def _lightning_steps(names: Variables) -> int:
     """Return the optimizer steps that a Lightning trainer's limits allow; 0 if endless or unknown."""
-    batches, epochs = _evaluate("self.max_batches", names), _evaluate("self.max_epochs", names)
-    most = _evaluate("self.epoch_loop.max_steps", names)
-    together = max(int(_evaluate("self.trainer.accumulate_grad_batches", names)), 1)
+    batches, epochs = _evaluate_number("self.max_batches", names), _evaluate_number("self.max_epochs", names)
+    most = _evaluate_number("self.epoch_loop.max_steps", names)
+    together = max(int(_evaluate_number("self.trainer.accumulate_grad_batches", names)), 1)
     try:
-        if value(ast.parse(_OWN_STEPS, mode="eval").body, names):
+        if evaluate(ast.parse(_OWN_STEPS, mode="eval").body, names):
             return 0
     except UnknownValue:
         return 0
@@ -163,7 +169,7 @@ def _lightning_steps(names: Variables) -> int:
     return min(limits, default=0)
 
 
-def _evaluate(expression: str, names: Variables) -> float:
+def _evaluate_number(expression: str, names: Variables) -> float:
     """Return the number that `expression` evaluates to; 0 if it is not a number, or unknown."""
     return _number_of(ast.parse(expression, mode="eval").body, names) or 0
 
@@ -223,7 +229,7 @@ def _sides(test: ast.expr) -> list[ast.expr]:
 def _number_of(node: ast.expr, names: Variables) -> float | None:
     """Return the number that `node` evaluates to; None if unknown or not a number."""
     try:
-        number = value(node, names)
+        number = evaluate(node, names)
     except UnknownValue:
         return None
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gapless.analyze.phrases.fit import memory_of, until_full
+from gapless.analyze.phrases.fit import format_memory, until_full
 from gapless.analyze.phrases.speed import samples_or_tokens
 from gapless.memory.nccl import cell, note
 from gapless.model import Report, Table
@@ -14,7 +14,7 @@ from gapless.model.table import Row, table
 from gapless.model.wording import about, duration
 
 
-def search(report: Report) -> Table | None:
+def search_table(report: Report) -> Table | None:
     """Return a row for each value tried; None if none was."""
     result = report.search
     if result is None:
@@ -30,7 +30,7 @@ def search(report: Report) -> Table | None:
     return table(f"{result.argument} tried", _columns(unit), rows, where="before", notes=notes)
 
 
-def remedies(report: Report) -> Table | None:
+def remedies_table(report: Report) -> Table | None:
     """Return a row for each change tried or calculated for a run that does not fit; None if none was."""
     if not report.remedies:
         return None
@@ -78,7 +78,7 @@ def _row(attempt: Attempt, name: str, unit: str, nccl: Buffers | None, best: boo
     speed = about(each * 1e9 / attempt.step.likely) if each and attempt.step.likely else ""
     cells = (
         until_full(attempt.lasts) or cell(attempt.fits, attempt.left, nccl if attempt.has >= 0 else None),
-        memory_of(attempt),
+        format_memory(attempt),
         duration(attempt.step.likely) if attempt.step.likely else "",
         *([speed] if unit else []),
         _took(attempt),

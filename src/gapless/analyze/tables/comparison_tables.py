@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gapless.analyze.tables.memory_tables import owner
+from gapless.analyze.tables.memory_tables import owner_cells
 from gapless.analyze.tables.sides import MAX_ROWS_SHOWN, TONES, describe_change, measure_row, two_sided_table
 from gapless.model import Table
 from gapless.model.comparison import (
@@ -79,7 +79,7 @@ def _owners(comparison: MemoryComparison) -> Table:
     """Return memory at the peak by owner, if it changed."""
     rows = (
         row(
-            *owner(change.owner),
+            *owner_cells(change.owner),
             *(binary_size(held) if held else "-" for held in (change.before, change.after)),
             tone="bad" if change.change > 0 else "good",
         )

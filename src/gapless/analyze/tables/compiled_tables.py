@@ -8,7 +8,7 @@ from gapless.model.table import Row, table
 from gapless.model.wording import number
 
 
-def compiled(report: Report) -> Table | None:
+def compiled_table(report: Report) -> Table | None:
     """Return graphs, breaks and recompilations by callable; None if nothing was compiled."""
     if not report.compiled:
         return None
@@ -33,7 +33,7 @@ def compiled(report: Report) -> Table | None:
     )
 
 
-def what_if(report: Report) -> Table | None:
+def what_if_table(report: Report) -> Table | None:
     """Compare a step with a compiled one; None if that was not estimated."""
     estimate = report.estimate
     if estimate is None or estimate.compiling is None:

@@ -93,14 +93,14 @@ def _room(report: MemoryReport) -> Table | None:
             (
                 TENSORS.get(part.kind, part.kind),
                 binary_size(part.bytes),
-                share(part.bytes / total),
+                format_share(part.bytes / total),
                 _source_of(part),
             )
         )
         for part in moment.parts
     ]
     rows += [
-        Row((name, binary_size(size), share(size / total), why), "dim")
+        Row((name, binary_size(size), format_share(size / total), why), "dim")
         for name, size, why in rest
         if size > 0
     ]
@@ -109,8 +109,8 @@ def _room(report: MemoryReport) -> Table | None:
         rows.append(
             Row(("NCCL's buffers", *_nccl(report.nccl, total), "not in any other row (docs/fit.md)"), "dim")
         )
-    left_row = Row(("left", binary_size(left), share(left / total), ""), "good")
-    short_row = Row(("short", binary_size(-left), share(-left / total), ""), "bad")
+    left_row = Row(("left", binary_size(left), format_share(left / total), ""), "good")
+    short_row = Row(("short", binary_size(-left), format_share(-left / total), ""), "bad")
     title = f"The memory of the {report.gpu.removeprefix('NVIDIA ')}" if report.gpu else "The GPU's memory"
     return table(
         f"{title}, {binary_size(total)}",
@@ -123,7 +123,7 @@ def _room(report: MemoryReport) -> Table | None:
 
 def _nccl(buffers: Buffers, total: int) -> tuple[str, str]:
     """Return bytes and share of NCCL's buffers as ranges."""
-    least, most = share(buffers.least / total), share(buffers.most / total)
+    least, most = format_share(buffers.least / total), format_share(buffers.most / total)
     return between(buffers.least, buffers.most), least if least == most else f"{least}–{most}"
 
 
@@ -131,7 +131,7 @@ def _source_of(part: Part) -> str:
     """Return the module that holds most of a part, or where its size comes from."""
     if part.module:
         many = f" ×{part.modules}" if part.modules > 1 and "*" in part.module else ""
-        return f"{chain(part.module.split(CHAIN))}{many} {binary_size(part.module_bytes)}"
+        return f"{join_chain(part.module.split(CHAIN))}{many} {binary_size(part.module_bytes)}"
     return _SOURCES.get(part.kind, "")
 
 
@@ -142,14 +142,21 @@ def _owners(report: MemoryReport) -> Table | None:
         return None
     total = sum(peak.kinds.values()) or 1
     rows = [
-        Row((*owner(holder), str(holder.tensors), binary_size(holder.bytes), share(holder.bytes / total)))
+        Row(
+            (
+                *owner_cells(holder),
+                str(holder.tensors),
+                binary_size(holder.bytes),
+                format_share(holder.bytes / total),
+            )
+        )
         for holder in peak.owners
     ]
     rest = total - sum(holder.bytes for holder in peak.owners)
     if rest > 0:
-        rows.append(Row(("elsewhere", "", "", "", binary_size(rest), share(rest / total)), "dim"))
+        rows.append(Row(("elsewhere", "", "", "", binary_size(rest), format_share(rest / total)), "dim"))
     title = "At the peak" if report.failing is None else "When the request failed"
-    heading = f"{title}, {when(peak, report)}: {binary_size(peak.allocated)} allocated"
+    heading = f"{title}, {describe_moment(peak, report)}: {binary_size(peak.allocated)} allocated"
     return table(
         heading,
         "<at | < | tensors | bytes | share",
@@ -164,35 +171,41 @@ def _owners(report: MemoryReport) -> Table | None:
 def _peak_notes(report: MemoryReport, peak: Moment, total: int) -> Iterator[str]:
     """Yield the peak by kind and by module, and what only a name keeps alive."""
     if set(peak.kinds) != {"unknown"}:
-        kinds = (f"{TENSORS.get(kind, kind)} {share(held / total)}" for kind, held in peak.kinds.items())
+        kinds = (
+            f"{TENSORS.get(kind, kind)} {format_share(held / total)}" for kind, held in peak.kinds.items()
+        )
         yield f"by kind: {', '.join(kinds)}"
     if len(peak.modules) > 1:
         yield f"by module: {', '.join(_parts(peak, total))}"
     yield from map(kept_advice, report.kept)
 
 
-def owner(holder: Owner) -> tuple[str, Cell, str]:
+def owner_cells(holder: Owner) -> tuple[str, Cell, str]:
     """Return cells for module (or operator), line and kind of a holder."""
     line = holder.line
     label = holder.operator.removeprefix("aten::") + (", …" if holder.operators > 1 else "")
     kind = TENSORS.get(holder.kind, holder.kind)
     if line is None:
         nobody = "no Python stack, for example in backward" if holder.threaded else "no stack recorded"
-        return module(holder) or label or ("from before the recording" if holder.before else nobody), "", kind
+        return (
+            module_name(holder) or label or ("from before the recording" if holder.before else nobody),
+            "",
+            kind,
+        )
     at = line if line.is_user else SourceLine(_tail(line.file), line.line)
-    return module(holder, f"{_tail(line.file, 1)}:{line.line}") or label or line.function, at, kind
+    return module_name(holder, f"{_tail(line.file, 1)}:{line.line}") or label or line.function, at, kind
 
 
-def module(owner: Owner, at: str = "") -> str:
+def module_name(owner: Owner, at: str = "") -> str:
     """Return the module with its count; of a chain the last links, without the line `at`."""
     links = owner.module.split(CHAIN)
     if links[-1] == at:
         links.pop()
-    name = chain(links[-_MAX_LINKS:])
+    name = join_chain(links[-_MAX_LINKS:])
     return f"{name} ×{owner.modules}" if owner.modules > 1 and "*" in name else name
 
 
-def chain(links: Sequence[str]) -> str:
+def join_chain(links: Sequence[str]) -> str:
     """Join the links of a chain, naming each file once: ``model.py:244 > 200``."""
     names: list[str] = []
     before = ""
@@ -207,13 +220,13 @@ def _parts(moment: Moment, total: int) -> Iterator[str]:
     """Yield the modules that hold most, with their shares."""
     for part in moment.modules[:_MAX_MODULES]:
         many = f" ×{part.modules}" if "*" in part.module else ""
-        yield f"{chain(part.module.split(CHAIN))}{many} {share(part.bytes / total)}"
+        yield f"{join_chain(part.module.split(CHAIN))}{many} {format_share(part.bytes / total)}"
     more = sum(part.bytes for part in moment.modules[_MAX_MODULES:])
     if more:
-        yield f"{len(moment.modules) - _MAX_MODULES} more {share(more / total)}"
+        yield f"{len(moment.modules) - _MAX_MODULES} more {format_share(more / total)}"
     rest = total - sum(part.bytes for part in moment.modules)
     if rest > 0:
-        yield f"outside modules {share(rest / total)}"
+        yield f"outside modules {format_share(rest / total)}"
 
 
 def kept_advice(held: Kept) -> str:
@@ -230,7 +243,7 @@ def kept_advice(held: Kept) -> str:
     )
 
 
-def share(part: float) -> str:
+def format_share(part: float) -> str:
     return "<0.1 %" if part < 0.0005 else percent(part)
 
 
@@ -239,7 +252,7 @@ def _tail(file: str, parts: int = 2) -> str:
     return "/".join(file.replace("\\", "/").split("/")[-parts:])
 
 
-def when(moment: Moment, report: MemoryReport) -> str:
+def describe_moment(moment: Moment, report: MemoryReport) -> str:
     """Say where in the run a moment is."""
     if moment.event < 0:
         return "as recording begins" if report.events else "as the snapshot was taken"
@@ -251,8 +264,8 @@ def when(moment: Moment, report: MemoryReport) -> str:
 
 def _driver(report: MemoryReport) -> Table:
     """Return the allocator's idle memory, driver calls and the replay's exactness."""
-    rows = [Row(("idle", idle(report.height)))] if report.height.reserved else []
-    rows.append(Row(("calls to the driver", calls(report))))
+    rows = [Row(("idle", describe_idle(report.height)))] if report.height.reserved else []
+    rows.append(Row(("calls to the driver", describe_calls(report))))
     if report.fidelity is not None:
         rows.append(Row(("replay", _fidelity(report)), "" if report.fidelity.exact else "bad"))
     if report.largest is not None:
@@ -260,7 +273,7 @@ def _driver(report: MemoryReport) -> Table:
     return table("The allocator", "<", rows)
 
 
-def idle(height: Moment) -> str:
+def describe_idle(height: Moment) -> str:
     """Describe the memory reserved but unused at the peak of reserved memory."""
     if not height.free:
         return "nothing: at the peak, all reserved memory is in use"
@@ -273,7 +286,7 @@ def idle(height: Moment) -> str:
     return text + (f"; rounding takes {binary_size(height.slack)}" if height.slack else "")
 
 
-def calls(report: MemoryReport) -> str:
+def describe_calls(report: MemoryReport) -> str:
     """Describe the calls to the driver and the time they take."""
     base = report.baseline
     parts = list(_counts(base))
@@ -437,7 +450,7 @@ def _growth(report: MemoryReport) -> Table:
     """List what is allocated in step after step and never freed."""
     rows = []
     for growth in report.growth:
-        name, at, kind = owner(
+        name, at, kind = owner_cells(
             Owner(line=growth.line, operator=growth.operator, kind=growth.kind, bytes=growth.bytes)
         )
         often = "every step" if growth.every == 1 else f"every {growth.every} steps"

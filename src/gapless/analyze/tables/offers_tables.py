@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gapless.analyze.phrases.fit import cheapest, short_name, until_full
+from gapless.analyze.phrases.fit import cheapest_offer, gpu_short_name, until_full
 from gapless.analyze.phrases.speed import MIN_PERCENT_SHOWN
 from gapless.memory.nccl import cell, note
 from gapless.model import Report, Table
@@ -14,7 +14,7 @@ from gapless.model.table import Row, Tone, table
 from gapless.model.wording import about, binary_size, duration, in_unit, places, reach, three_digits, unit_of
 
 
-def offers(report: Report) -> Table | None:
+def offers_table(report: Report) -> Table | None:
     """Return a row per GPU: whether it fits, step, speed and cost; None without GPUs to compare."""
     results = report.offers
     if not any(offer.fits is not None or offer.step.likely > 0 for offer in results):
@@ -30,7 +30,7 @@ def offers(report: Report) -> Table | None:
         ("epoch", any(offer.epoch >= 0 for offer in results)),
         ("whole run", any(offer.run >= 0 for offer in results)),
     ]
-    best = cheapest(results)
+    best = cheapest_offer(results)
     nccl = next((memory.nccl for memory in report.memory), None)
     rows = [_row(offer, [wanted for _, wanted in named], nccl, offer is best) for offer in results]
     columns = " | ".join(name for name, wanted in named if wanted)
@@ -40,7 +40,7 @@ def offers(report: Report) -> Table | None:
 def _row(offer: Offer, wanted: Sequence[bool], nccl: Buffers | None, best: bool) -> Row:
     """Return the row of one GPU, with the `wanted` cells."""
     cells = (text for text, shown in zip(_cells(offer, nccl), wanted, strict=True) if shown)
-    return Row((short_name(offer.gpu), *cells), _tone(offer, best))
+    return Row((gpu_short_name(offer.gpu), *cells), _tone(offer, best))
 
 
 def _tone(offer: Offer, best: bool) -> Tone:
@@ -90,9 +90,11 @@ def _memory(offer: Offer) -> str:
 def _notes(report: Report) -> tuple[str, ...]:
     """Return what these numbers are based on."""
     offers = report.offers
-    prices = [f"{short_name(offer.gpu)} {three_digits(offer.price)}" for offer in offers if offer.price >= 0]
+    prices = [
+        f"{gpu_short_name(offer.gpu)} {three_digits(offer.price)}" for offer in offers if offer.price >= 0
+    ]
     ranges = [
-        f"{reach(offer.whole.least, offer.whole.most)} on the {short_name(offer.gpu)}"
+        f"{reach(offer.whole.least, offer.whole.most)} on the {gpu_short_name(offer.gpu)}"
         for offer in offers
         if offer.step.likely
     ]
@@ -112,15 +114,20 @@ def _notes(report: Report) -> tuple[str, ...]:
         f"the whole run: {'at most ' if planned.most else ''}{planned.steps:,} steps"
         if any(offer.run >= 0 for offer in offers)
         else "",
-        *(f"no step on the {short_name(offer.gpu)}: {offer.refused}" for offer in offers if offer.refused),
         *(
-            f"the {short_name(offer.gpu)} runs full {offer.retries} times, and the cache is emptied each time"
+            f"no step on the {gpu_short_name(offer.gpu)}: {offer.refused}"
+            for offer in offers
+            if offer.refused
+        ),
+        *(
+            f"the {gpu_short_name(offer.gpu)} runs full {offer.retries} times, and the cache is emptied each "
+            "time"
             for offer in offers
             if offer.fits and offer.retries
         ),
         note(
             next((memory.nccl for memory in report.memory), None),
-            [(f"the {short_name(offer.gpu)}", -offer.short) for offer in offers if offer.fits],
+            [(f"the {gpu_short_name(offer.gpu)}", -offer.short) for offer in offers if offer.fits],
         ),
         "AMD GPUs are assumed to reach the same shares of their peaks as NVIDIA GPUs"
         if any(offer.gpu.startswith("AMD") for offer in offers)

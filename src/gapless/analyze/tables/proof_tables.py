@@ -52,7 +52,7 @@ def _sides(proof: Proof) -> Table:
 def _differences(proof: Proof) -> Table:
     """Return the differences of the cases that failed."""
     rows = [
-        Row((case.name, difference(mismatch)), "bad")
+        Row((case.name, describe_difference(mismatch)), "bad")
         for case in proof.failed
         for mismatch in case.differences
     ]
@@ -62,7 +62,7 @@ def _differences(proof: Proof) -> Table:
 def _outside(proof: Proof) -> Table:
     """Return the differences outside the contract."""
     rows = [
-        Row((case.name, f"{difference(mismatch)}; {case.why}"), "dim")
+        Row((case.name, f"{describe_difference(mismatch)}; {case.why}"), "dim")
         for case in proof.cases
         if case.outcome == "outside"
         for mismatch in case.differences[:1]
@@ -70,7 +70,7 @@ def _outside(proof: Proof) -> Table:
     return table("Outside the contract", "<", rows, shown=3, rest="more", where="before")
 
 
-def difference(mismatch: Difference) -> str:
+def describe_difference(mismatch: Difference) -> str:
     """Return ``output: 1.5 instead of 1.0 at [0, 3], largest difference 0.5, 3 % of the elements``."""
     where = f"call {mismatch.call}, {mismatch.where}" if mismatch.call else mismatch.where
     if mismatch.kind == "gradient":

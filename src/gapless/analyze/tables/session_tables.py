@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gapless.analyze.phrases.limiter import limiter
-from gapless.analyze.phrases.speed import counting_notes, speeds, time_range
-from gapless.analyze.tables.attempts_tables import remedies, search
-from gapless.analyze.tables.compiled_tables import compiled, what_if
+from gapless.analyze.phrases.speed import counting_notes, speed_rows, time_range
+from gapless.analyze.tables.attempts_tables import remedies_table, search_table
+from gapless.analyze.tables.compiled_tables import compiled_table, what_if_table
 from gapless.analyze.tables.memory_tables import tables as memory_tables
-from gapless.analyze.tables.offers_tables import offers
+from gapless.analyze.tables.offers_tables import offers_table
 from gapless.analyze.tables.readiness_tables import tables as readiness
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
 from gapless.model.assumption import answer
@@ -25,13 +25,13 @@ _OUTSIDE_STEPS = ("phase", "evaluation", "first-step", "set-up", "after")
 def tables(report: Report) -> tuple[Table, ...]:
     """Return the tables of a session's report."""
     results = [
-        search(report),
-        remedies(report),
-        offers(report),
+        search_table(report),
+        remedies_table(report),
+        offers_table(report),
         _assumptions_table(report),
         _outside_table(report),
-        compiled(report),
-        what_if(report),
+        compiled_table(report),
+        what_if_table(report),
         _traffic_table(report),
         _estimate_table(report),
     ]
@@ -161,7 +161,7 @@ def _estimate_table(report: Report) -> Table | None:
             Row(("its collectives, one after the other", f"{duration(estimate.communication)} ({part})"))
         )
     done = estimate.throughput
-    rows += [Row(cells) for cells in speeds(done, estimate.whole)] if done is not None else []
+    rows += [Row(cells) for cells in speed_rows(done, estimate.whole)] if done is not None else []
     return table(f"Estimate for {estimate.gpu}", ">", rows, shown=0, notes=(*counting_notes(done), *notes))
 
 

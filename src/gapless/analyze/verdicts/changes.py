@@ -46,7 +46,7 @@ def changes(
     drafts: dict[tuple[str, str], _Draft] = {}
     for position, saving in savings:
         finding = findings[position]
-        edit = action(finding)
+        edit = action_of(finding)
         if edit.startswith(NOTHING):
             continue
         file = finding.line.file if finding.line is not None else finding.place
@@ -93,7 +93,7 @@ def _change(
     )
 
 
-def action(finding: Finding) -> str:
+def action_of(finding: Finding) -> str:
     """Return what to do about a finding in a few words: its own, its rule's, or its remedy's first clause."""
     return finding.change or rule(finding.code).change or _first_clause(finding.remedy)
 
@@ -103,7 +103,9 @@ def _remaining_syncs(finding: Finding) -> int:
     own_rule = rule(finding.code)
     return (
         own_rule.leaves
-        if isinstance(own_rule, WaitRule) and finding.frequency.times and action(finding) == own_rule.change
+        if isinstance(own_rule, WaitRule)
+        and finding.frequency.times
+        and action_of(finding) == own_rule.change
         else 0
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gapless.analyze.phrases.copy_share import MIN_CAUSE_SHARE, copies_alone
+from gapless.analyze.phrases.copy_share import MIN_CAUSE_SHARE, copy_only_time
 from gapless.model import Change, Finding, Profile
 from gapless.model.copies import STAGED, Memory
 from gapless.model.profile import CopyTime
@@ -34,7 +34,7 @@ def sentence(profile: Profile, period: str, of: str = "") -> str:
 
     `of` names the rank, if there are several.
     """
-    alone, kinds = copies_alone(profile), _main_kinds(profile)
+    alone, kinds = copy_only_time(profile), _main_kinds(profile)
     share = f"{percent(alone / profile.steps.total)} of {period}{of}"
     order = _order(profile)
     if len(kinds) == 1:
@@ -138,7 +138,7 @@ def _pinning_savings(profile: Profile) -> dict[bool, float]:
 
 def _main_kinds(profile: Profile) -> list[CopyTime]:
     """Return the kinds of copies that take most of the copying time."""
-    kinds = [kind for kind in profile.copies if kind.alone >= _MIN_SHARE_OF_KIND * copies_alone(profile)]
+    kinds = [kind for kind in profile.copies if kind.alone >= _MIN_SHARE_OF_KIND * copy_only_time(profile)]
     return sorted(kinds, key=lambda kind: -kind.alone)
 
 
@@ -151,7 +151,7 @@ def _order(profile: Profile) -> str:
     """Say whether copies run one after the other, without overlap."""
     if sum(kind.count for kind in profile.copies) < 2:
         return ""
-    time, alone = sum(kind.time for kind in profile.copies), copies_alone(profile)
+    time, alone = sum(kind.time for kind in profile.copies), copy_only_time(profile)
     return "one after the other" if time <= 1.05 * alone else ""
 
 

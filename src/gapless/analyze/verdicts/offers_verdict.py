@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.analyze.phrases.fit import cheapest, short_name
+from gapless.analyze.phrases.fit import cheapest_offer, gpu_short_name
 from gapless.memory.nccl import cell
 from gapless.model import Report
 from gapless.model.wording import about, places
@@ -23,26 +23,26 @@ def offers_sentence(report: Report) -> Iterator[str]:
     fitting = [offer for offer in decided if offer.fits]
     parts = []
     if decided:
-        none = [short_name(offer.gpu) for offer in decided if not offer.fits]
-        scarce = [short_name(offer.gpu) for offer in fitting if cell(True, -offer.short, nccl) != "yes"]
+        none = [gpu_short_name(offer.gpu) for offer in decided if not offer.fits]
+        scarce = [gpu_short_name(offer.gpu) for offer in fitting if cell(True, -offer.short, nccl) != "yes"]
         which = f" (not the {', '.join(none)})" if none and fitting else ""
         which += f" (too little is left for NCCL on the {', '.join(scarce)})" if scarce else ""
         parts.append(
             f"it fits {_part_of(len(fitting), len(decided))} GPUs{which}"
             if len(decided) > 1
-            else f"it {'fits' if fitting else 'does not fit'} the {short_name(decided[0].gpu)}{which}"
+            else f"it {'fits' if fitting else 'does not fit'} the {gpu_short_name(decided[0].gpu)}{which}"
         )
-    best = cheapest(offers)
+    best = cheapest_offer(offers)
     if best is not None:
         whole = f", {places(best.run)} for the whole run" if best.run >= 0 else ""
         parts.append(
-            f"cheapest: {short_name(best.gpu)} at {places(best.cost)} per million {best.unit}{whole}"
+            f"cheapest: {gpu_short_name(best.gpu)} at {places(best.cost)} per million {best.unit}{whole}"
         )
     speeds = [offer for offer in offers if offer.fits is not False and offer.each and offer.step.likely]
     fast = min(speeds, key=lambda offer: offer.whole.likely, default=None)
     if fast is not None and fast.whole.likely < _MIN_SAME_RATIO * max(offer.whole.likely for offer in speeds):
         each = about(fast.each * 1e9 / fast.whole.likely)
-        parts.append(f"fastest: {short_name(fast.gpu)} with about {each} {fast.unit}/s")
+        parts.append(f"fastest: {gpu_short_name(fast.gpu)} with about {each} {fast.unit}/s")
     if parts:
         text = "; ".join(parts)
         yield text[:1].upper() + text[1:]

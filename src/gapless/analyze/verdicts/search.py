@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gapless.analyze.phrases.fit import memory_of
+from gapless.analyze.phrases.fit import format_memory
 from gapless.analyze.verdicts.memory_verdict import first_to_fill, with_growth_first
 from gapless.model import Report, Verdict
 from gapless.model.attempt import Search
@@ -39,7 +39,7 @@ def with_search(report: Report, usual: Verdict) -> Verdict:
     return msgspec.structs.replace(
         usual,
         sentence=sentence,
-        why=(f"{memory_of(best)} reserved at most", *_why(search), usual.sentence, *usual.why),
+        why=(f"{format_memory(best)} reserved at most", *_why(search), usual.sentence, *usual.why),
     )
 
 
@@ -54,7 +54,7 @@ def _why(search: Search) -> Iterator[str]:
     if above:
         attempt = above[0]
         short = (
-            f"needs {memory_of(attempt)}: {binary_size(attempt.needs - attempt.has)} short"
+            f"needs {format_memory(attempt)}: {binary_size(attempt.needs - attempt.has)} short"
             if not attempt.failed
             else attempt.failed
         )

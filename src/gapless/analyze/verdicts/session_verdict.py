@@ -24,8 +24,8 @@ from gapless.analyze.verdicts.phases_verdict import (
 )
 from gapless.analyze.verdicts.readiness_verdict import with_readiness
 from gapless.analyze.verdicts.remedies_verdict import with_remedies
-from gapless.analyze.verdicts.speed_verdict import confidence, speeds
-from gapless.analyze.verdicts.unseen import not_seen
+from gapless.analyze.verdicts.speed_verdict import confidence, speed_facts
+from gapless.analyze.verdicts.unseen import unseen_notes
 from gapless.model import Finding, Report, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.verdict import Change, Level
@@ -87,11 +87,11 @@ def _verdict(report: Report) -> Verdict:
         sentence=sentence,
         level=level,
         why=tuple(_why(report, estimate, late, level)),
-        facts=(*fit_facts(report), *speeds(report, estimate)),
+        facts=(*fit_facts(report), *speed_facts(report, estimate)),
         do_first=todo,
         per=per,
         confidence=confidence(report, estimate),
-        not_seen=tuple(not_seen(report)),
+        not_seen=tuple(unseen_notes(report)),
     )
     return with_answer(with_memory(of_steps, report), report)
 
@@ -164,7 +164,7 @@ def _share_for_data(report: Report, late: Finding | None) -> float:
 
 def _sentence(report: Report, estimate: Estimate | None, late: Finding | None) -> tuple[str, Level]:
     """Return the sentence and level: what a step loses to data and to syncs."""
-    in_steps = syncs(report)
+    in_steps = describe_syncs(report)
     more, apart = phase_clause(report, bool(in_steps)), worth_fixing(report)
     waiting = _share_for_data(report, late)
     if late is not None and late.price is not None and waiting >= MIN_WAITING_SHARE:
@@ -240,7 +240,7 @@ def _padding_clause(report: Report) -> str:
     return f"up to {percent(price.last / price.of)} of each step goes to padding" if price is not None else ""
 
 
-def syncs(report: Report) -> str:
+def describe_syncs(report: Report) -> str:
     """Return ``7 syncs in every step``, ``2.2 syncs per step (2 to 3)`` or ``1 sync every 10 steps``; ""
     for none."""
     steps = report.steps
@@ -357,7 +357,7 @@ def _to_do(report: Report, estimate: Estimate | None, late: Finding | None) -> t
         return (
             (todo, "per step")
             if todo
-            else (_unpriced_changes(report), "per step" if syncs(report) else _per(report))
+            else (_unpriced_changes(report), "per step" if describe_syncs(report) else _per(report))
         )
     if not todo and (estimate is None or not _has_prices(report)):
         todo = _by_syncs(report, _steady_rates(report))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.analyze.phrases.speed import speed, time_range, utilisation
+from gapless.analyze.phrases.speed import format_speed, format_utilisation, time_range
 from gapless.model import Report
 from gapless.model.estimate import Estimate
 from gapless.model.wording import about, span, spans
@@ -13,16 +13,18 @@ _MAX_SAME_RATIO = 1.05
 """Ratio of an interval's ends below which no interval is shown."""
 
 
-def speeds(report: Report, estimate: Estimate | None) -> Iterator[str]:
+def speed_facts(report: Report, estimate: Estimate | None) -> Iterator[str]:
     """Yield the throughput of steps, and how long the whole run takes."""
     if estimate is None:
         return
     done, whole = estimate.throughput, estimate.whole
     counts = (("samples", done.samples), ("tokens", done.tokens)) if done is not None else ()
-    parts = [f"{speed(counted.number, whole)} {name}/s" for name, counted in counts if counted is not None]
+    parts = [
+        f"{format_speed(counted.number, whole)} {name}/s" for name, counted in counts if counted is not None
+    ]
     if parts and done is not None and done.flops and done.peak:
         peak = f"{about(done.peak)} TFLOP/s in {done.unit}"
-        parts.append(f"MFU {utilisation(done, whole)} of {peak}")
+        parts.append(f"MFU {format_utilisation(done, whole)} of {peak}")
     if parts:
         of_rank = " of this rank" if report.environment.world_size > 1 else ""
         yield f"Speed{of_rank}: {', '.join(parts)}"

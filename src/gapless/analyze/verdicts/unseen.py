@@ -13,7 +13,7 @@ _MAX_NAMED = 3
 """Operators or lines named in a sentence."""
 
 
-def not_seen(report: Report) -> Iterator[str]:
+def unseen_notes(report: Report) -> Iterator[str]:
     """Yield how the run ended, if that limits what was seen, and what to do about it."""
     how, status, message = report.ending.how, report.ending.status, report.ending.message
     who = "The cell" if report.script == ("the cell",) else "The script"
@@ -32,7 +32,7 @@ def not_seen(report: Report) -> Iterator[str]:
     if report.environment.dry:
         yield _assumption_note(report)
     if report.unknown:
-        yield unknown(report.unknown)
+        yield unknown_note(report.unknown)
     for memory in report.memory:
         if memory.limit < 0:
             most = binary_size(memory.baseline.peak_reserved)
@@ -62,7 +62,7 @@ def _assumption_note(report: Report) -> str:
     return f"{numbers}, and so {verb} {decisions}{places} (`--assume FILE:LINE=VALUE` sets them)"
 
 
-def unknown(operators: Sequence[str]) -> str:
+def unknown_note(operators: Sequence[str]) -> str:
     """Say which operators may wait unnoticed.
 
     >>> unknown(["mylib::scan"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gapless.analyze.verdicts.unseen import not_seen, script_name
+from gapless.analyze.verdicts.unseen import script_name, unseen_notes
 from gapless.model import Report, Verdict
 from gapless.model.wording import count
 
@@ -23,7 +23,7 @@ _HOW_TO_RUN = (
 
 def verdict(report: Report) -> Verdict:
     """Return the verdict if no step was seen; the caller fills `do_first`."""
-    name, unseen = script_name(report.script), tuple(not_seen(report))
+    name, unseen = script_name(report.script), tuple(unseen_notes(report))
     end = how_it_ended(report)
     if report.environment.unused:
         if not end and report.ending.how == "finished" and report.ending.message:
