@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gapless.analyze.run.loop import Loop, ReadSource, node_of, outside_torch, training_loops
 from gapless.analyze.run.period import (
+    ReadVariables,
     Recurring,
     UnknownValue,
     Variables,
