@@ -54,11 +54,15 @@ def _classes(run: MemoryRun, report: MemoryReport) -> list[tuple[str, str]]:
 
     They are the layers themselves, and the largest part of them.
     """
-    held = _activations(run, report)
+    bytes_by_module = _activations(run, report)
     total = sum(part.bytes for part in (report.failing or report.peak).parts) or 1
     classes = dict(run.classes)
     repeated = {
-        path: sum(size for module, size in held.items() if module == path or module.startswith(f"{path}."))
+        path: sum(
+            size
+            for module, size in bytes_by_module.items()
+            if module == path or module.startswith(f"{path}.")
+        )
         for path in classes
         if "[*]" in path
     }
@@ -77,11 +81,11 @@ def _classes(run: MemoryRun, report: MemoryReport) -> list[tuple[str, str]]:
 
 def _activations(run: MemoryRun, report: MemoryReport) -> Counter[str]:
     """Return bytes of activations by module, with numbers folded, when memory runs out."""
-    held: Counter[str] = Counter()
+    bytes_by_module: Counter[str] = Counter()
     for owner in (report.failing or report.peak).owners:
         if owner.kind in ("activation", "forward", "kept") and owner.module:
-            held[fold_numbers(owner.module)] += owner.bytes
-    return held
+            bytes_by_module[fold_numbers(owner.module)] += owner.bytes
+    return bytes_by_module
 
 
 def _zeroes_gradients(session: Session) -> bool:

@@ -220,7 +220,7 @@ def _fallback_notes(sites: Sequence[Site], session: Session) -> Iterator[str]:
 
 def _make_finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
     """Return the finding of a group of waits, with its frequency, spots and callers."""
-    often = frequency(group, steps)
+    timing = frequency(group, steps)
     sites = [session.sites[number] for number in group.by_site]
     evidence = (*source_basis(sites), *_fallback_notes(sites, session))
     hit = Hit(evidence=evidence, remedy=group.remedy, bytes=group.bytes)
@@ -229,12 +229,12 @@ def _make_finding(group: Group, session: Session, steps: Steps, read: ReadSource
     result = finding(
         group.rule,
         hit,
-        often,
+        timing,
         sites=tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common())),
         line=group.line,
         backward=group.backward,
     )
-    ways = callers(group, session, steps, often.waits)
+    ways = callers(group, session, steps, timing.waits)
     return msgspec.structs.replace(result, spots=spots(group, steps), callers=ways)
 
 

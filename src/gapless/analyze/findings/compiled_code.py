@@ -12,9 +12,9 @@ from gapless.rules import rules_of_kind
 
 def findings(compiled: Sequence[Compiled]) -> list[Finding]:
     """Return what the rules find in each compiled callable."""
-    often = Frequency(when="no-steps", waits=0.0)
+    timing = Frequency(when="no-steps", waits=0.0)
     return [
-        finding(rule, hit, often, place=f"in {code.name}", backward=False)
+        finding(rule, hit, timing, place=f"in {code.name}", backward=False)
         for code in compiled
         for rule in rules_of_kind(CompiledRule)
         for hit in rule.of_compiled(code)

@@ -59,8 +59,8 @@ def source_basis(sites: Sequence[Site]) -> tuple[str, ...]:
     if not basis:
         return ()
     first, *rest = basis
-    whose = "PyTorch's" if first.startswith(_TORCH_FOLDERS) else "the library's"
+    origin = "PyTorch's" if first.startswith(_TORCH_FOLDERS) else "the library's"
     file = first.split(":")[0].split(",")[0].rsplit("/", 1)[-1]
     more = f" and {count(len(rest), 'more place')}" if rest else ""
     some = "" if all(site.basis for site in sites) else "some of it "
-    return (f"{some}from {whose} source ({file}{more}), not observed on a GPU",)
+    return (f"{some}from {origin} source ({file}{more}), not observed on a GPU",)

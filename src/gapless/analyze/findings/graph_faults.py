@@ -26,6 +26,6 @@ def _fault_findings(fault: GraphFault) -> list[Finding]:
         if hit is not None:
             met = (f"met {count(fault.times, 'time')}",) if fault.times > 1 else ()
             hit = msgspec.structs.replace(hit, evidence=(*hit.evidence, *met))
-            often = Frequency(when="no-steps", waits=0.0)
-            results.append(finding(rule, hit, often, place="not known", backward=False))
+            timing = Frequency(when="no-steps", waits=0.0)
+            results.append(finding(rule, hit, timing, place="not known", backward=False))
     return results

@@ -32,16 +32,16 @@ def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _sort_key(finding: Finding) -> tuple[object, ...]:
     """Return what findings are sorted by; lower comes first."""
-    often, line = finding.frequency, finding.line or SourceLine("", 0)
+    timing, line = finding.frequency, finding.line or SourceLine("", 0)
     price = finding.price.last if finding.price is not None and finding.price.estimated else 0
     idle, blocked = (finding.loss.idle, finding.loss.blocked) if finding.loss is not None else (0, 0)
     return (
         not finding.is_fault,
-        _PHASE_RANKS.get(often.when, _LAST_RANK),
+        _PHASE_RANKS.get(timing.when, _LAST_RANK),
         -(idle or price),
-        -often.per_step if finding.loss is None else 0.0,
+        -timing.per_step if finding.loss is None else 0.0,
         -blocked,
-        -often.waits,
+        -timing.waits,
         (line.file, line.line, finding.backward, finding.code, finding.place),
         -finding.bytes,
         finding.remedy,

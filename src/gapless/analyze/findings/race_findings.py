@@ -49,6 +49,6 @@ def _race_findings(race: Race) -> list[Finding]:
             met = f"met {count(race.times, 'time')}"
             evidence = (*hit.evidence, f"{met} in {count(race.steps, 'step')}" if race.steps > 1 else met)
             hit = msgspec.structs.replace(hit, evidence=evidence)
-            often = Frequency(when="no-steps", waits=0.0)
-            results.append(finding(rule, hit, often, place="not known", backward=False))
+            timing = Frequency(when="no-steps", waits=0.0)
+            results.append(finding(rule, hit, timing, place="not known", backward=False))
     return results

@@ -23,13 +23,13 @@ def limit_sentence(estimate: Estimate) -> str:
     limit, speed = limiter(estimate), estimate.speed
     if not estimate.clear:
         assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
-        whose = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
-        return f"Cannot tell what limits it: {limit}{whose}"
-    how = "Almost certainly" if estimate.sure >= SURE else f"Probably ({percent(estimate.sure)})"
-    whose = ""
+        speed_note = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
+        return f"Cannot tell what limits it: {limit}{speed_note}"
+    certainty = "Almost certainly" if estimate.sure >= SURE else f"Probably ({percent(estimate.sure)})"
+    speed_note = ""
     if estimate.limiter == "host" and not estimate.calibrated:
-        whose = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
-    return f"{how} limited by {limit}{whose}"
+        speed_note = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
+    return f"{certainty} limited by {limit}{speed_note}"
 
 
 def limiter(estimate: Estimate) -> str:

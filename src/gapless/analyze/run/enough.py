@@ -38,7 +38,7 @@ class _WatchedPart:
     passes: int = 0
     """Passes of the training loop from one to the next; 0 if unknown."""
     due_in: int = -1
-    held: bool = False
+    was_true: bool = False
     """Whether its test was true at the previous mark."""
     counted: object = None
     is_tellable: bool = True
@@ -138,10 +138,10 @@ class Enough:
                 continue
             holds = self._check_test(watch, names)
             if watch.part.level == 0:
-                watch.times += watch.held
+                watch.times += watch.was_true
             elif watch.part.level in around:
-                watch.times += watch.part.test is None or watch.held or holds
-            watch.held = holds
+                watch.times += watch.part.test is None or watch.was_true or holds
+            watch.was_true = holds
             if watch.part.test is None:
                 self._predict_pass(watch, variables, count)
 
@@ -152,9 +152,9 @@ class Enough:
         """
         values: dict[int, object] = {}
         for level, (loop, names) in enumerate(zip(self._loops, variables, strict=True)):
-            held = names.get(first_name(loop.target)) if names is not None and loop.target else None
-            plain = isinstance(held, int | float | str)
-            values[level] = held if plain or held is None else ("object", id(held))
+            loop_value = names.get(first_name(loop.target)) if names is not None and loop.target else None
+            plain = isinstance(loop_value, int | float | str)
+            values[level] = loop_value if plain or loop_value is None else ("object", id(loop_value))
         before, self._passes = self._passes, values
         around = set()
         for level in range(1, len(self._loops)):

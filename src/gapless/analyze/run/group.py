@@ -195,5 +195,5 @@ def _sites_in_loop(session: Session, steps: Steps, loops: Sequence[Loop]) -> set
     """
     outside = {*steps.firsts, steps.seen}
     again = {event.site for event in session.events if steps.of(event.tick) not in outside}
-    held = {number for number, site in enumerate(session.sites) if loops and loops[0].holds(site.stack)}
-    return again | held
+    in_loop = {number for number, site in enumerate(session.sites) if loops and loops[0].holds(site.stack)}
+    return again | in_loop

@@ -180,8 +180,8 @@ def _loops_around(tree: ast.Module, file: str, lines: Sequence[int]) -> list[Loo
     holding = list(nodes_around(tree, low, high))
 
     def around(kinds: tuple[type[ast.AST], ...]) -> list[ast.AST]:
-        held = [node for node in holding if isinstance(node, kinds)]
-        return sorted(held, key=lambda node: (_first(node), -_last(node)), reverse=True)
+        matching = [node for node in holding if isinstance(node, kinds)]
+        return sorted(matching, key=lambda node: (_first(node), -_last(node)), reverse=True)
 
     scopes = around(SCOPES)
     begin = _first(scopes[0]) if scopes else 0

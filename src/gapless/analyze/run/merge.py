@@ -24,14 +24,14 @@ def merge_groups(groups: Sequence[Group], session: Session, steps: Steps) -> lis
     """
     by_change: dict[tuple[object, ...], list[Group]] = {}
     for group in groups:
-        often = frequency(group, steps)
+        timing = frequency(group, steps)
         first = session.sites[next(iter(group.by_site))]
         key = (
             group.rule.code,
             group.rule.mended_with(first),
-            often.when,
-            often.every,
-            often.phase,
+            timing.when,
+            timing.every,
+            timing.phase,
             group.loop,
         )
         by_change.setdefault(key, []).append(group)

@@ -159,8 +159,12 @@ def evaluate(node: ast.expr, names: Variables) -> Any:
         case ast.Attribute(value=owner, attr=attr):
             result = _stored_attribute(_object(owner, names), attr)
         case ast.Subscript(value=owner, slice=index):
-            held = _object(owner, names)
-            result = held.get(evaluate(index, names), UnknownValue) if type(held) is dict else UnknownValue
+            container = _object(owner, names)
+            result = (
+                container.get(evaluate(index, names), UnknownValue)
+                if type(container) is dict
+                else UnknownValue
+            )
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return not evaluate(operand, names)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -202,7 +206,7 @@ def _stored_attribute(owner: object, attr: str) -> object:
     except AttributeError:
         own = {}
     kept = [own] if type(own) is dict else []
-    return next((held[attr] for held in (*kept, *map(vars, classes)) if attr in held), UnknownValue)
+    return next((values[attr] for values in (*kept, *map(vars, classes)) if attr in values), UnknownValue)
 
 
 def _number(node: ast.expr, names: Variables) -> Any:
@@ -268,16 +272,16 @@ def stride(node: ast.expr, names: Variables) -> int:
     return 0
 
 
-def _length_of(held: object) -> int:
+def _length_of(collection: object) -> int:
     """Return the length of a tensor, a built-in collection or a DataLoader; 0 if unknown."""
-    kind = type(held)
+    kind = type(collection)
     if kind.__name__ == "Tensor" and kind.__module__ == "torch":
-        shape = held.shape  # type: ignore[attr-defined]
+        shape = collection.shape  # type: ignore[attr-defined]
         return int(shape[0]) if len(shape) else 0
     plain = kind in (list, tuple, range, dict) or (
         kind.__name__ == "DataLoader" and kind.__module__.startswith("torch.utils.data")
     )
     try:
-        return len(held) if plain else 0  # type: ignore[arg-type]
+        return len(collection) if plain else 0  # type: ignore[arg-type]
     except TypeError:  # a DataLoader of an iterable data set
         return 0

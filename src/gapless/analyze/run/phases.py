@@ -98,12 +98,12 @@ def sum_phases(source_phases: Iterable[Recurrence], findings: Iterable[Finding])
     """Return a run's phases with their syncs, those reached first; `source_phases` are from the source."""
     by_name: dict[str, Recurrence] = {}
     for finding in findings:
-        often = finding.frequency
-        if often.phase:
-            before = by_name.get(often.phase)
-            waits = often.waits + (before.waits if before else 0.0)
-            by_name[often.phase] = Recurrence(
-                name=often.phase, every=often.apart, times=often.times, waits=waits, line=finding.line
+        timing = finding.frequency
+        if timing.phase:
+            before = by_name.get(timing.phase)
+            waits = timing.waits + (before.waits if before else 0.0)
+            by_name[timing.phase] = Recurrence(
+                name=timing.phase, every=timing.apart, times=timing.times, waits=waits, line=finding.line
             )
     rest = [phase for phase in source_phases if phase.name not in by_name]
     return (

@@ -238,5 +238,5 @@ def _number_of(node: ast.expr, names: Variables) -> float | None:
 def _counter(target: str, names: Variables) -> float | None:
     """Return the value of the first variable in a loop's `target` if it is a number."""
     name = first_name(target)
-    held = names.get(name) if name else None
-    return held if isinstance(held, int) and not isinstance(held, bool) else None
+    loop_value = names.get(name) if name else None
+    return loop_value if isinstance(loop_value, int) and not isinstance(loop_value, bool) else None

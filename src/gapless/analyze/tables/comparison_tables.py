@@ -80,7 +80,7 @@ def _owners(comparison: MemoryComparison) -> Table:
     rows = (
         row(
             *owner_cells(change.owner),
-            *(binary_size(held) if held else "-" for held in (change.before, change.after)),
+            *(binary_size(size) if size else "-" for size in (change.before, change.after)),
             tone="bad" if change.change > 0 else "good",
         )
         for change in comparison.owners
@@ -234,13 +234,13 @@ def _finding(comparison: Comparison, change: FindingChange) -> Row:
 def _costs(comparison: Comparison, change: FindingChange) -> tuple[str, ...]:
     """Return the cost before and after; for syncs also when they happen."""
     if comparison.of == "sessions":
-        often = change.finding.frequency
-        if often.per_step:
+        timing = change.finding.frequency
+        if timing.per_step:
             return in_column(change.calls_before), in_column(change.calls_after), "per step"
         return (
             number(change.calls_before),
             number(change.calls_after),
-            part(often.when, often.phase, often.times),
+            part(timing.when, timing.phase, timing.times),
         )
     if max(change.idle_before, change.idle_after) > 0:
         return f"idle {duration(change.idle_before)}", f"idle {duration(change.idle_after)}"

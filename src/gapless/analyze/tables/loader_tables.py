@@ -28,8 +28,8 @@ def _costs(diagnosis: Diagnosis) -> Table:
     fetch, transfer, around = diagnosis.fetch, diagnosis.transfer, diagnosis.around
     if around is not None and around.foreign:
         rows = [_cost("the next batch", around.cpu, around.wall - around.cpu)]
-        held = f"{size(fetch.batch_bytes)} in {count(fetch.tensors, 'tensor')} per batch"
-        return table("What a batch costs", "CPU time | waiting", rows, notes=(held,), where="before")
+        size_note = f"{size(fetch.batch_bytes)} in {count(fetch.tensors, 'tensor')} per batch"
+        return table("What a batch costs", "CPU time | waiting", rows, notes=(size_note,), where="before")
     items = "items, fetched together" if fetch.at_once else f"items ({duration(fetch.item)} each)"
     size_of = max(fetch.batch_size, 1)
     rows = [_cost(items, fetch.item_cpu * size_of, fetch.item_wait * size_of)]
@@ -141,11 +141,11 @@ def _run(name: str, run: Seen) -> Row:
     return Row((name, str(run.setting.workers), duration(run.step), percent(run.share), ready, predicted))
 
 
-def _correctness(of: Verification) -> Table:
+def _correctness(verification: Verification) -> Table:
     """Say how many items were checked if no mistakes were found; mistakes are findings."""
-    amount = f"{of.items:,} item{'' if of.items == 1 else 's'}"
-    parts = [count(of.ranks, "rank")] if of.ranks > 1 else []
-    parts += [count(of.workers, "worker")] if of.workers else []
+    amount = f"{verification.items:,} item{'' if verification.items == 1 else 's'}"
+    parts = [count(verification.ranks, "rank")] if verification.ranks > 1 else []
+    parts += [count(verification.workers, "worker")] if verification.workers else []
     amount += f" of {' and '.join(parts)}" if parts else ""
-    right = () if of.mistakes else (f"Yes: no mistakes found in {amount}",)
-    return Table(title="Does it yield the right items?", notes=(*right, *of.notes))
+    right = () if verification.mistakes else (f"Yes: no mistakes found in {amount}",)
+    return Table(title="Does it yield the right items?", notes=(*right, *verification.notes))

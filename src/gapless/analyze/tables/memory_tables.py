@@ -172,7 +172,7 @@ def _peak_notes(report: MemoryReport, peak: Moment, total: int) -> Iterator[str]
     """Yield the peak by kind and by module, and what only a name keeps alive."""
     if set(peak.kinds) != {"unknown"}:
         kinds = (
-            f"{TENSORS.get(kind, kind)} {format_share(held / total)}" for kind, held in peak.kinds.items()
+            f"{TENSORS.get(kind, kind)} {format_share(size / total)}" for kind, size in peak.kinds.items()
         )
         yield f"by kind: {', '.join(kinds)}"
     if len(peak.modules) > 1:
@@ -229,13 +229,13 @@ def _parts(moment: Moment, total: int) -> Iterator[str]:
         yield f"outside modules {format_share(rest / total)}"
 
 
-def kept_advice(held: Kept) -> str:
+def kept_advice(kept: Kept) -> str:
     """Say what a name keeps alive and how to release it."""
-    at = f"{_tail(held.line.file, 1)}:{held.line.line}" if held.line else held.operator
-    label = f"`{held.name}` ({at})" if held.name else f"the result of {at}"
-    gain = f"saves {binary_size(held.saves)} at the peak ({change(held.before, held.after, 'bytes')})"
-    act = f"`del {held.name}`" if held.name else "releasing it"
-    if held.sure:
+    at = f"{_tail(kept.line.file, 1)}:{kept.line.line}" if kept.line else kept.operator
+    label = f"`{kept.name}` ({at})" if kept.name else f"the result of {at}"
+    gain = f"saves {binary_size(kept.saves)} at the peak ({change(kept.before, kept.after, 'bytes')})"
+    act = f"`del {kept.name}`" if kept.name else "releasing it"
+    if kept.sure:
         return f"{label} is not used any more at the peak: {act} after the last use {gain}"
     return (
         f"{label} stays alive until the next step reassigns it: if that step does not read it, {act} at the "
@@ -293,8 +293,8 @@ def describe_calls(report: MemoryReport) -> str:
     if not parts:
         return "none: the cache serves every request"
     times = "with this run's own timings" if report.times.source == "measured" else "with typical timings"
-    of = f", {percent(base.price / report.span)} of the run" if report.span > 0 else ""
-    price = f"about {duration(base.price)} {times}{of}"
+    run_share = f", {percent(base.price / report.span)} of the run" if report.span > 0 else ""
+    price = f"about {duration(base.price)} {times}{run_share}"
     if base.retries and report.replayed:
         drain = report.times.drain
         price += (
@@ -453,8 +453,8 @@ def _growth(report: MemoryReport) -> Table:
         name, at, kind = owner_cells(
             Owner(line=growth.line, operator=growth.operator, kind=growth.kind, bytes=growth.bytes)
         )
-        often = "every step" if growth.every == 1 else f"every {growth.every} steps"
-        cells = (binary_size(growth.bytes), often, f"{growth.tensors:g}", str(growth.steps))
+        period = "every step" if growth.every == 1 else f"every {growth.every} steps"
+        cells = (binary_size(growth.bytes), period, f"{growth.tensors:g}", str(growth.steps))
         rows.append(Row((name, at, kind, *cells)))
     columns = "<at | < | grows by | <how often | tensors | times"
     return table("What grows from step to step", columns, rows, shown=MAX_ROWS_SHOWN)

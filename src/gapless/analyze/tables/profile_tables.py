@@ -54,8 +54,10 @@ def _split(profile: Profile, per: int) -> Table | None:
     step = "the recorded time" if profile.steps.source == "span" else "a step"
     whole = profile.coverage.complete
     notes = tuple(_idle(profile)) if whole else ()
-    of = "" if whole else ", of what was recorded"
-    return table(f"Where {step} goes{of}", f"share | of {step} | ~", rows, where="before", notes=notes)
+    recorded_note = "" if whole else ", of what was recorded"
+    return table(
+        f"Where {step} goes{recorded_note}", f"share | of {step} | ~", rows, where="before", notes=notes
+    )
 
 
 def _idle(profile: Profile) -> Iterator[str]:

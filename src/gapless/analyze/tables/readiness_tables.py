@@ -49,13 +49,13 @@ def _stretch(stretch: Stretch, launches: int) -> Row:
 
 def _obstacle(obstacle: Obstacle, steps: int) -> Row:
     """Return the row of what cannot be captured."""
-    often = "each" if obstacle.steps >= steps else f"{obstacle.steps} of {steps}"
+    step_count = "each" if obstacle.steps >= steps else f"{obstacle.steps} of {steps}"
     code = f" ({obstacle.code})" if obstacle.code else ""
     return Row(
         (
             obstacle.reason,
             obstacle.line.short if obstacle.line is not None else "",
-            often,
+            step_count,
             obstacle.change + code,
         )
     )

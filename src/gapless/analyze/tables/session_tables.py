@@ -108,12 +108,12 @@ def _traffic_table(report: Report) -> Table | None:
     )
 
 
-def _part(often: Frequency) -> str:
+def _part(timing: Frequency) -> str:
     """Say when: ``at each evaluation (every 500 steps)``, ``in set-up``, ``every 10 steps``."""
-    if often.rare:
-        return f"every {often.every} steps"
-    repeats = f", {often.times} seen" if often.times > 1 else ""
-    return part(often.when, often.phase, often.times, often.apart) + repeats
+    if timing.rare:
+        return f"every {timing.every} steps"
+    repeats = f", {timing.times} seen" if timing.times > 1 else ""
+    return part(timing.when, timing.phase, timing.times, timing.apart) + repeats
 
 
 def _places(findings: list[Finding]) -> str | SourceLine:

@@ -28,12 +28,11 @@ def _fits(report: Report) -> str:
     if not fitting or len(fitting) < len(report.memory):
         return ""
     fullest = max(fitting, key=lambda memory: memory.baseline.peak_reserved / max(allowed_bytes(memory), 1))
-    whom = fullest.gpu.removeprefix("NVIDIA ")
-    where = f" the {whom}" if whom else ""
-    which = f" of {len(fitting)} GPUs the fullest" if len(fitting) > 1 else ""
-    return (
-        f"Fits{where}:{which} peak {_peak_of(fullest)} reserved{describe_fit(fullest).removeprefix('fits')}"
-    )
+    gpu = fullest.gpu.removeprefix("NVIDIA ")
+    where = f" the {gpu}" if gpu else ""
+    fullest_of = f" of {len(fitting)} GPUs the fullest" if len(fitting) > 1 else ""
+    rest = describe_fit(fullest).removeprefix("fits")
+    return f"Fits{where}:{fullest_of} peak {_peak_of(fullest)} reserved{rest}"
 
 
 def _peak_of(report: MemoryReport) -> str:

@@ -22,15 +22,15 @@ def with_compiled(verdict: Verdict, report: Report) -> Verdict:
     met = [(at, finding) for at, finding in enumerate(report.findings) if finding.code.startswith(COMPILED)]
     if not met:
         return verdict
-    said = _sentence(met, report)
+    compiled_sentence = _sentence(met, report)
     todo = (*verdict.do_first, *_changes(_without_mended(met, verdict.do_first)))[:MAX_CHANGES]
     if verdict.level == "act":
-        return msgspec.structs.replace(verdict, why=(*verdict.why, said), do_first=todo)
+        return msgspec.structs.replace(verdict, why=(*verdict.why, compiled_sentence), do_first=todo)
     if verdict.level == "failed":
-        return msgspec.structs.replace(verdict, why=(*verdict.why, said))
+        return msgspec.structs.replace(verdict, why=(*verdict.why, compiled_sentence))
     syncs = verdict.sentence
     return msgspec.structs.replace(
-        verdict, sentence=said, level="act", why=(syncs, *verdict.why), do_first=todo, per=""
+        verdict, sentence=compiled_sentence, level="act", why=(syncs, *verdict.why), do_first=todo, per=""
     )
 
 

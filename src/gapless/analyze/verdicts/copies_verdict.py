@@ -29,13 +29,13 @@ _PIN = {
 """What to do about pageable copies: to the GPU (true), and to the CPU."""
 
 
-def sentence(profile: Profile, period: str, of: str = "") -> str:
+def sentence(profile: Profile, period: str, rank_words: str = "") -> str:
     """Return the headline: the share of `period` spent copying, what is copied and how fast.
 
-    `of` names the rank, if there are several.
+    `rank_words` names the rank, if there are several.
     """
     alone, kinds = copy_only_time(profile), _main_kinds(profile)
-    share = f"{percent(alone / profile.steps.total)} of {period}{of}"
+    share = f"{percent(alone / profile.steps.total)} of {period}{rank_words}"
     order = _order(profile)
     if len(kinds) == 1:
         (kind,) = kinds

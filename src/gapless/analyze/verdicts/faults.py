@@ -27,12 +27,12 @@ def with_faults(verdict: Verdict, report: Report) -> Verdict:
     # A refused capture raises, so the run ended because of it.
     ended = report.ending.how == "error" and any(fault.name == _REFUSED for _, fault in faults)
     own = f"{verdict.sentence[:1].lower()}{verdict.sentence[1:]}"
-    also = f"Therefore {own}" if ended and not report.steps.seen else f"Apart from that: {own}"
+    own_sentence = f"Therefore {own}" if ended and not report.steps.seen else f"Apart from that: {own}"
     return msgspec.structs.replace(
         verdict,
         sentence=sentence,
         level="failed",
-        why=(*why, also, *verdict.why),
+        why=(*why, own_sentence, *verdict.why),
         do_first=(*_changes(faults), *verdict.do_first)[:MAX_CHANGES],
     )
 

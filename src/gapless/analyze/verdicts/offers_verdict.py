@@ -25,12 +25,12 @@ def offers_sentence(report: Report) -> Iterator[str]:
     if decided:
         none = [gpu_short_name(offer.gpu) for offer in decided if not offer.fits]
         scarce = [gpu_short_name(offer.gpu) for offer in fitting if cell(True, -offer.short, nccl) != "yes"]
-        which = f" (not the {', '.join(none)})" if none and fitting else ""
-        which += f" (too little is left for NCCL on the {', '.join(scarce)})" if scarce else ""
+        notes = f" (not the {', '.join(none)})" if none and fitting else ""
+        notes += f" (too little is left for NCCL on the {', '.join(scarce)})" if scarce else ""
         parts.append(
-            f"it fits {_part_of(len(fitting), len(decided))} GPUs{which}"
+            f"it fits {_part_of(len(fitting), len(decided))} GPUs{notes}"
             if len(decided) > 1
-            else f"it {'fits' if fitting else 'does not fit'} the {gpu_short_name(decided[0].gpu)}{which}"
+            else f"it {'fits' if fitting else 'does not fit'} the {gpu_short_name(decided[0].gpu)}{notes}"
         )
     best = cheapest_offer(offers)
     if best is not None:

@@ -60,8 +60,8 @@ def phase_changes(report: Report) -> tuple[Change, ...]:
     for phase in report.phases:
         if phase.name == CHECKPOINT or not phase.waits or _syncs_per_step(phase, report) <= _MAX_RARE_SYNCS:
             continue
-        of = ((n, finding.frequency) for n, finding in enumerate(report.findings))
-        waits = {n: often.waits for n, often in of if often.phase == phase.name}
+        timings = ((n, finding.frequency) for n, finding in enumerate(report.findings))
+        waits = {n: timing.waits for n, timing in timings if timing.phase == phase.name}
         for change in changes(report.findings, waits.items(), phase.waits, unit="syncs")[:_MAX_CHANGES]:
             edit = f"{part(_when(phase.name), phase.name, 2)}: {change.what}"
             results.append(msgspec.structs.replace(change, what=edit))
@@ -75,10 +75,10 @@ def unchecked_clause(report: Report) -> str:
         phase for phase in report.phases if not phase.times and not (0 < whole < phase.every)
     )
     if unreached:
-        far = max(phase.every for phase in unreached) if all(phase.every for phase in unreached) else 0
+        furthest = max(phase.every for phase in unreached) if all(phase.every for phase in unreached) else 0
         verb = "was" if len(unreached) == 1 else "were"
         names = " and ".join(_describe_unreached(unreached))
-        return f"{names} {verb} not checked (`--steps {far or 'all'}`)"
+        return f"{names} {verb} not checked (`--steps {furthest or 'all'}`)"
     reached = {phase.name for phase in report.phases}
     if report.steps.noun != "step":
         return "what comes later was not checked (`--steps all`)"

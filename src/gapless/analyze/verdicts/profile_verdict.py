@@ -55,10 +55,10 @@ def verdict(report: Report, profile: Profile) -> Verdict:
 
 def _incomplete(profile: Profile) -> Verdict:
     """Return the verdict if too many records are missing."""
-    held = profile.coverage
-    remedy = held.remedy
+    coverage = profile.coverage
+    remedy = coverage.remedy
     return Verdict(
-        sentence=f"Cannot tell: {held.reason}",
+        sentence=f"Cannot tell: {coverage.reason}",
         level="unknown",
         why=(*_idle_bounds(profile), f"{remedy[:1].upper()}{remedy[1:]}"),
         confidence=_confidence(profile),
@@ -68,18 +68,18 @@ def _incomplete(profile: Profile) -> Verdict:
 
 def _idle_bounds(profile: Profile) -> Iterator[str]:
     """Yield the GPU's idleness as far as known: exactly, between bounds, or not at all."""
-    held, total = profile.coverage, profile.steps.total
+    coverage, total = profile.coverage, profile.steps.total
     idle = profile.idle / total
     period = _period(profile)
-    if held.idle_known:
+    if coverage.idle_known:
         yield f"The GPU idles {percent(idle)} of {period}; the reason cannot be determined"
-    elif held.profiles > 1 or held.processes > 1 or held.contradictory:
+    elif coverage.profiles > 1 or coverage.processes > 1 or coverage.contradictory:
         return
-    elif held.cut or held.unrecorded:
+    elif coverage.cut or coverage.unrecorded:
         yield f"In what was recorded, the GPU idles {percent(idle)}; this says little about {period}"
     else:
-        least = max(idle - held.hidden / total, 0.0)
-        bounded = held.hidden and not any(gap.kind == "record" for gap in held.missing)
+        least = max(idle - coverage.hidden / total, 0.0)
+        bounded = coverage.hidden and not any(gap.kind == "record" for gap in coverage.missing)
         between = f"between {percent(least)} and {percent(idle)}" if bounded else f"at most {percent(idle)}"
         yield f"As far as this was recorded, the GPU idles {between} of {period}"
 
@@ -102,9 +102,9 @@ def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
         who = f"The GPU of {named} (of {len(report.ranks)} in these files)"
     causes = profile.idle_by_cause()
     if copies_dominate(profile):
-        of = who.removeprefix("The GPU") if report.ranks else ""
+        rank_words = who.removeprefix("The GPU") if report.ranks else ""
         level: Level = "act" if copies.is_actionable(profile, report.findings) else "fine"
-        return copies.sentence(profile, period, of), level
+        return copies.sentence(profile, period, rank_words), level
     if idle < MAX_FINE_IDLE_SHARE * total:
         return (
             f"{who} is busy {percent(1 - idle / total)} of {period}: nothing to gain from less waiting",
@@ -131,10 +131,10 @@ def _why(report: Report, profile: Profile) -> Iterator[str]:
     )
     if worst is not None:
         place = worst.line.short if worst.line is not None else worst.place or "unknown lines"
-        it = f"{worst.name} at {place}"
-        said = _is_the_sentence(worst, profile)  # not repeated
+        culprit = f"{worst.name} at {place}"
+        skip = _is_the_sentence(worst, profile)  # not repeated
         sentences = [
-            text.replace("because of it", f"because of {it}") for text in worst.evidence[said : said + 2]
+            text.replace("because of it", f"because of {culprit}") for text in worst.evidence[skip : skip + 2]
         ]
         yield from (f"{text[:1].upper()}{text[1:]}" for text in sentences)
 
@@ -182,19 +182,19 @@ def _confidence(profile: Profile) -> str:
 
 def _missing(profile: Profile) -> Iterator[str]:
     """Yield what is missing from a profile that has enough for a verdict."""
-    held = profile.coverage
-    if held.excerpt:
-        yield f"The trace is an excerpt: {held.excerpt:,} CPU events came before it"
-    if held.endless and held.complete and not held.excerpt:
+    coverage = profile.coverage
+    if coverage.excerpt:
+        yield f"The trace is an excerpt: {coverage.excerpt:,} CPU events came before it"
+    if coverage.endless and coverage.complete and not coverage.excerpt:
         yield "The trace lacks the profiler's end mark, so its end may be missing"
-    if held.silent and held.complete:
-        yield f"Nothing was recorded in the first {duration(held.silent)} of the trace"
-    if held.bare:
+    if coverage.silent and coverage.complete:
+        yield f"Nothing was recorded in the first {duration(coverage.silent)} of the trace"
+    if coverage.bare:
         yield "The trace has no CPU operators"
-    if held.complete and held.missing:
-        yield f"The trace has {100 * held.share:.1f} % of the records"
-    elif held.complete and held.broken:
-        yield f"{count(held.broken, 'damaged event')} {'was' if held.broken == 1 else 'were'} skipped"
+    if coverage.complete and coverage.missing:
+        yield f"The trace has {100 * coverage.share:.1f} % of the records"
+    elif coverage.complete and coverage.broken:
+        yield f"{count(coverage.broken, 'damaged event')} {'was' if coverage.broken == 1 else 'were'} skip"
 
 
 def _changes(report: Report, profile: Profile) -> tuple[Change, ...]:

@@ -40,18 +40,18 @@ def _sentence(ready: Readiness) -> str:
         return f"Cannot tell what a CUDA graph could hold: {ready.refused}"
     if not ready.eager:
         return f"CUDA graphs already launch the whole step ({count(ready.held, 'kernel')})"
-    held = (
+    lead = (
         f"CUDA graphs already launch {percent(ready.held / ready.launches)} of a step" if ready.held else ""
     )
     if not ready.stretches:
-        if held:
-            return f"{held}, and nothing else in it can be captured as it is"
+        if lead:
+            return f"{lead}, and nothing else in it can be captured as it is"
         return "Nothing in a step can be captured in a CUDA graph as it is"
     longest = ready.stretches[0]
     share = percent(longest.launches / ready.launches)
     where = f"{longest.launches} of {ready.launches} launches{_between(longest)}"
-    begins = f"{held}; another one" if held else "A CUDA graph"
-    more = f"{share} more" if held else f"{share} of a step"
+    begins = f"{lead}; another one" if lead else "A CUDA graph"
+    more = f"{share} more" if lead else f"{share} of a step"
     return f"{begins} could hold {more} as it is ({where}): {_saves(longest, ready)}"
 
 

@@ -25,12 +25,12 @@ def with_search(report: Report, usual: Verdict) -> Verdict:
         return msgspec.structs.replace(
             usual, sentence=f"Not even {search.argument}={search.least} fits: {usual.sentence}"
         )
-    which = (
+    range_note = (
         f"the end of your range: every value tried up to {search.most} fits"
         if search.found + search.by > search.most and not search.holes
         else f"of {search.least} to {search.most}{f' by {search.by}' if search.by > 1 else ''}"
     )
-    sentence = f"{search.argument}={search.found} is the largest that fits the {gpu}, {which}"
+    sentence = f"{search.argument}={search.found} is the largest that fits the {gpu}, {range_note}"
     leaking = first_to_fill(report.memory)
     if leaking is not None and not leaking.finished:
         sentence = with_growth_first(

@@ -427,7 +427,7 @@ def _unpriced_changes(report: Report) -> tuple[Change, ...]:
 def _steady_rates(report: Report) -> dict[int, float]:
     """Return syncs per step of the findings that recur more often than a log line."""
     steady = ((n, finding.frequency) for n, finding in enumerate(report.findings))
-    return {n: often.per_step for n, often in steady if often.per_step and not often.rare}
+    return {n: timing.per_step for n, timing in steady if timing.per_step and not timing.rare}
 
 
 def _by_syncs(report: Report, counts: dict[int, float]) -> tuple[Change, ...]:

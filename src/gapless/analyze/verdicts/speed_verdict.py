@@ -50,7 +50,7 @@ def confidence(report: Report, estimate: Estimate | None) -> str:
     """Return what the numbers are based on: ``A100, estimated: step 8.8 ms (7–11 ms)``."""
     if estimate is None:
         return f"counted on an emulated {report.environment.device}" if report.environment.emulated else ""
-    how = "times from a real profile" if estimate.calibrated else "estimated"
+    basis = "times from a real profile" if estimate.calibrated else "estimated"
     gpu = (estimate.gpu or report.environment.device).removeprefix("NVIDIA ")
     on_time = f"; {time_range(estimate.step)} if every batch were on time" if estimate.waiting.likely else ""
-    return f"{gpu}, {how}: step {time_range(estimate.whole)}{on_time}"
+    return f"{gpu}, {basis}: step {time_range(estimate.whole)}{on_time}"

@@ -15,18 +15,18 @@ _MAX_NAMED = 3
 
 def unseen_notes(report: Report) -> Iterator[str]:
     """Yield how the run ended, if that limits what was seen, and what to do about it."""
-    how, status, message = report.ending.how, report.ending.status, report.ending.message
+    how_ended, status, message = report.ending.how, report.ending.status, report.ending.message
     who = "The cell" if report.script == ("the cell",) else "The script"
-    if how == "enough-steps":
+    if how_ended == "enough-steps":
         yield f"Only {count(report.steps.seen, 'training step')} ran; {unchecked_clause(report)}"
-    elif how == "exit" and status:
+    elif how_ended == "exit" and status:
         yield f"{who} exited with status {status}: only what ran until then was checked"
-    elif how == "interrupted":
+    elif how_ended == "interrupted":
         yield f"{who} was interrupted: only what ran until then was checked"
-    elif how == "error":
+    elif how_ended == "error":
         reason = f" ({message})" if report.steps.seen else ""  # without steps the first sentence says it
         yield f"{who} failed{reason}: only what ran until then was checked"
-    elif how == "not-emulated":
+    elif how_ended == "not-emulated":
         reason = f": {message.rstrip('.')}" if report.steps.seen else ""
         yield f"The run ended early{reason}"
     if report.environment.dry:
@@ -71,8 +71,8 @@ def unknown_note(operators: Sequence[str]) -> str:
     shown = ", ".join(operators[:_MAX_NAMED])
     rest = len(operators) - _MAX_NAMED
     names = f"{shown} and {count(rest, 'other operator')}" if rest > 0 else shown
-    makes, it = ("makes", "it") if len(operators) == 1 else ("make", "them")
-    return f"Whether {names} {makes} the CPU wait is not known: syncs in {it} are not counted"
+    makes, pronoun = ("makes", "it") if len(operators) == 1 else ("make", "them")
+    return f"Whether {names} {makes} the CPU wait is not known: syncs in {pronoun} are not counted"
 
 
 def script_name(script: Sequence[str]) -> str:

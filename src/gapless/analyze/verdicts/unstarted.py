@@ -40,8 +40,8 @@ def verdict(report: Report) -> Verdict:
         why = (f"{count(total, 'sync')} until then",) if total else ()
         sentence = f"{name} {end[0]} before its first step{end[1]}"
         return Verdict(sentence=sentence, why=why, not_seen=unseen)
-    said = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
-    return Verdict(sentence=f"{said}, but no training step was seen", why=(_HOW_STEPS_END,), not_seen=unseen)
+    syncs = f"{count(total, 'sync')} in {name}" if total else f"No syncs in {name}"
+    return Verdict(sentence=f"{syncs}, but no training step was seen", why=(_HOW_STEPS_END,), not_seen=unseen)
 
 
 _OF_LAUNCHERS = r"(?:LOCAL_RANK|RANK|LOCAL_WORLD_SIZE|WORLD_SIZE|GROUP_RANK|MASTER_ADDR|MASTER_PORT)"
