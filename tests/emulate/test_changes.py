@@ -37,8 +37,8 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def trained(changes: tuple[str, ...]) -> tuple[list[torch.Tensor], list[int]]:
-    """Gradients of a model that is built under `changes`, and how often each block ran."""
+def train(changes: tuple[str, ...]) -> tuple[list[torch.Tensor], list[int]]:
+    """Return gradients of a model that is built under `changes`, and how often each block ran."""
     undo = install(changes)
     try:
         torch.manual_seed(0)
@@ -50,8 +50,8 @@ def trained(changes: tuple[str, ...]) -> tuple[list[torch.Tensor], list[int]]:
 
 
 def test_a_checkpointed_class_runs_again_in_backward_and_computes_the_same() -> None:
-    plain, once = trained(())
-    checkpointed, twice = trained(("checkpoint=Block",))
+    plain, once = train(())
+    checkpointed, twice = train(("checkpoint=Block",))
     assert (once, twice) == ([1, 1, 1], [2, 2, 2])
     for first, other in zip(plain, checkpointed, strict=True):
         torch.testing.assert_close(first, other)
@@ -87,7 +87,7 @@ def test_gradients_are_set_to_none_whatever_the_script_says() -> None:
 
 
 def test_afterwards_nothing_is_left() -> None:
-    trained(("checkpoint=Block",))
+    train(("checkpoint=Block",))
     assert "forward" not in vars(Model().blocks[0])
 
 

@@ -91,11 +91,11 @@ ACCEPTED = {
     "copy_": lambda: on_device(3).copy_(torch.ones(3)),
     "a host scalar to compare with": lambda: on_device(3) > torch.tensor(0.5),
     "lengths": lambda: torch.nn.utils.rnn.pack_padded_sequence(on_device(4, 2, 3), torch.tensor([4, 2])).data,
-    "an optimizer's step on the host": lambda: stepped(),
+    "an optimizer's step on the host": lambda: run_step(),
 }
 
 
-def stepped():
+def run_step():
     model = torch.nn.Linear(2, 2).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     model(on_device(1, 2)).sum().backward()

@@ -248,7 +248,7 @@ def test_objects_pass_through_the_host(join: Callable[..., None], emulator: Emul
 
 @pytest.fixture
 def one_of_four(emulator: Emulator) -> Iterator[Emulator]:
-    """A group of four ranks with the "fake" backend, of which this is the first."""
+    """Return the first rank's group of four ranks with the "fake" backend."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)

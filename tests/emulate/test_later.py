@@ -26,8 +26,8 @@ FINISHED = {"ending": Ending(), "environment": Environment(device="GPU", emulate
 CAPTURE = stacks.capture
 
 
-def recorded(steps, most_ticks=later.MAX_TICKS, most_events=later.MAX_EVENTS):
-    """A recorder of `steps`, each a list of (line of `_wait`, times), with the bounds `most_…`."""
+def record_steps(steps, most_ticks=later.MAX_TICKS, most_events=later.MAX_EVENTS):
+    """Record `steps`, each a list of (line of `_wait`, times), with the bounds `most_…`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(later, "MAX_TICKS", most_ticks)
         patch.setattr(later, "MAX_EVENTS", most_events)
@@ -71,7 +71,7 @@ WAITS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=4)
 @settings(max_examples=30)
 @given(st.lists(WAITS, min_size=1, max_size=12), st.integers(1, 12))
 def test_no_wait_and_no_step_is_lost_in_sums(steps, most):
-    whole, bounded = recorded(steps), recorded(steps, most)
+    whole, bounded = record_steps(steps), record_steps(steps, most)
     assert whole.later() is None
     kept = [event for event in bounded.events() if event.tick < most]
     assert [(e.site, e.tick, e.waits, e.bytes) for e in whole.events() if e.tick < most] == [
@@ -86,7 +86,7 @@ def test_no_wait_and_no_step_is_lost_in_sums(steps, most):
 @settings(max_examples=30)
 @given(WAITS, st.integers(6, 12), st.integers(1, 60))
 def test_steps_that_repeat_have_the_same_report_with_most_of_them_in_sums(step, most, more):
-    whole, bounded = (report(session(recorded([step] * (most + more), bound))) for bound in (10**6, most))
+    whole, bounded = (report(session(record_steps([step] * (most + more), bound))) for bound in (10**6, most))
     assert list(map(rate, bounded.findings)) == list(map(rate, whole.findings))
     assert bounded.steps.waits_per_step == whole.steps.waits_per_step
     assert bounded.planned == whole.planned
@@ -97,7 +97,7 @@ def test_steps_that_repeat_have_the_same_report_with_most_of_them_in_sums(step, 
 
 def test_a_record_does_not_grow_with_a_long_run():
     def size(count):
-        recorder = recorded([[(0, 1)]] * count, 50)
+        recorder = record_steps([[(0, 1)]] * count, 50)
         return len(encode(session(recorder))), len(recorder.marks()), len(recorder.events())
 
     assert size(100)[1:] == size(2000)[1:] == (100, 50)
@@ -105,16 +105,16 @@ def test_a_record_does_not_grow_with_a_long_run():
 
 
 def test_many_events_are_bounded_too():
-    recorder = recorded([[(0, 1), (1, 1), (2, 1)]] * 100, most_events=30)
+    recorder = record_steps([[(0, 1), (1, 1), (2, 1)]] * 100, most_events=30)
     assert len(recorder.events()) == 30
     assert recorder.later().waits == 270
 
 
 def test_a_line_that_waits_only_later_is_found_and_named():
     steps = [[(0, 1)]] * 10 + [[(0, 1), (1, 2)]] * 10
-    whole = report(session(recorded(steps, 10)))
+    whole = report(session(record_steps(steps, 10)))
     assert {finding.code for finding in whole.findings} == {
-        finding.code for finding in report(session(recorded(steps))).findings
+        finding.code for finding in report(session(record_steps(steps))).findings
     }
     (note,) = (note for note in whole.notes if "sums" in note)
     assert "30 syncs, 3 per step (1 before); other than before: test_later.py:" in note
@@ -122,7 +122,7 @@ def test_a_line_that_waits_only_later_is_found_and_named():
 
 
 def test_what_was_summed_is_saved_and_checked():
-    saved = session(recorded([[(0, 1)]] * 10, 4))
+    saved = session(record_steps([[(0, 1)]] * 10, 4))
     assert decode(encode(saved)) == saved
     damaged = encode(saved).replace(b'"events":[{"site":0,"tick":4', b'"events":[{"site":9,"tick":4')
     assert damaged != encode(saved)
@@ -147,8 +147,8 @@ def test_estimates_are_those_of_the_steps_that_are_kept(monkeypatch):
     assert recording.later.ticks == 14
 
 
-def trained(steps, most):
-    """A session of `steps` with their memory, of which no more than `most` ticks are kept."""
+def train_steps(steps, most):
+    """Return the memory run of `steps`, of which no more than `most` ticks are kept."""
     with pytest.MonkeyPatch.context() as patch, Emulator("t4", memory=True) as emulator:
         patch.setattr(requests, "MAX_TICKS", most)
         weight = torch.nn.Linear(4, 1, device="cuda")
@@ -163,7 +163,7 @@ def trained(steps, most):
 @pytest.mark.skipif(not requests.reports_storage_ends(), reason="this torch does not tell when storages end")
 @pytest.mark.parametrize(("size", "words"), [(2, "later no more was allocated"), (4096, "more than the")])
 def test_memory_of_a_long_run_is_that_of_its_first_steps(size, words):
-    short, long = trained([2] * 6, 6), trained([2] * 6 + [size] * 30, 6)
+    short, long = train_steps([2] * 6, 6), train_steps([2] * 6 + [size] * 30, 6)
     assert (long.action, long.size) == (short.action, short.size)
     (note,) = [note for note in long.notes if "one by one" in note]
     assert words in note

@@ -57,8 +57,8 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-def watched(objects: Made) -> dict[str, weakref.ref[Any]]:
-    """Weak references to the objects and to the storages of tensors."""
+def watch(objects: Made) -> dict[str, weakref.ref[Any]]:
+    """Return weak references to the objects and to the storages of tensors."""
     alive = {name: weakref.ref(value) for name, value in objects.items()}
     for name, value in objects.items():
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
@@ -72,7 +72,7 @@ def ends(make: Callable[[str], Made], device: str) -> dict[str, int]:
     gc.disable()
     try:
         objects = make(device)
-        alive = watched(objects)
+        alive = watch(objects)
         objects.clear()
         at_once = {name for name, reference in alive.items() if reference() is None}
         gc.collect()
@@ -142,7 +142,7 @@ def fully_sharded(device: str) -> Made:
 
 
 class Circle:
-    """Stands for what holds itself, as the first kind of FSDP does: it ends when it is collected."""
+    """An object that refers to itself, like the first FSDP's: it ends when it is collected."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -267,7 +267,7 @@ def test_copies_for_the_compiler_take_no_memory_of_the_gpu() -> None:
 
 
 class Trainer:
-    """Holds what it has compiled, in a circle."""
+    """An object that holds its compiled code, in a reference cycle."""
 
     def __init__(self) -> None:
         self.model, self.scale = network("cuda"), 2.0

@@ -27,7 +27,7 @@ def emulator() -> Iterator[Emulator]:
         yield active
 
 
-def recorded(emulator: Emulator) -> MemoryRun:
+def memory_run(emulator: Emulator) -> MemoryRun:
     (run,) = emulator.session().memory
     assert check(run) == ""
     return run
@@ -57,12 +57,12 @@ def test_a_tensor_comes_and_goes(emulator: Emulator) -> None:
     tensor = torch.empty(100, device="cuda")
     two = torch.empty(50, device="cuda")
     del tensor
-    run = recorded(emulator)
+    run = memory_run(emulator)
     assert run.action == (ALLOC, ALLOC, FREE)
     assert run.size == (400, 200, 0)
     assert run.ident == (0, 1, 0)
     del two
-    assert recorded(emulator).action == (ALLOC, ALLOC, FREE, FREE)
+    assert memory_run(emulator).action == (ALLOC, ALLOC, FREE, FREE)
 
 
 def test_a_view_keeps_it_and_the_host_does_not_count(emulator: Emulator) -> None:
@@ -70,15 +70,15 @@ def test_a_view_keeps_it_and_the_host_does_not_count(emulator: Emulator) -> None
     view = tensor[:10]
     del tensor
     host = torch.empty(1000)
-    assert recorded(emulator).action == (ALLOC,)
+    assert memory_run(emulator).action == (ALLOC,)
     del view, host
-    assert recorded(emulator).action == (ALLOC, FREE)
+    assert memory_run(emulator).action == (ALLOC, FREE)
 
 
 def test_temporaries_end_before_the_next_is_asked_for(emulator: Emulator) -> None:
     x = torch.ones(256, device="cuda")
     y = (x + 1) * 2
-    run = recorded(emulator)
+    run = memory_run(emulator)
     assert run.action == (ALLOC, ALLOC, ALLOC, FREE)
     assert run.ident[-1] == 1  # x + 1, when its product is there
     del y
@@ -87,15 +87,15 @@ def test_temporaries_end_before_the_next_is_asked_for(emulator: Emulator) -> Non
 def test_in_place_work_asks_for_nothing(emulator: Emulator) -> None:
     x = torch.ones(256, device="cuda")
     x.add_(1).mul_(2)
-    assert allocations(recorded(emulator)) == [1024]
+    assert allocations(memory_run(emulator)) == [1024]
 
 
 def test_saved_tensors_live_until_backward(emulator: Emulator) -> None:
     x = torch.ones(256, device="cuda", requires_grad=True)
     loss = (x * 2).exp().sum()
-    before = recorded(emulator).action.count(FREE)
+    before = memory_run(emulator).action.count(FREE)
     loss.backward()
-    run = recorded(emulator)
+    run = memory_run(emulator)
     assert before < run.action.count(FREE)
     assert kinds(run)["backward"] > 0
 
@@ -113,7 +113,7 @@ def train(steps: int = 3, **wishes: object) -> None:
 
 def test_kinds_are_told_by_who_holds_them(emulator: Emulator) -> None:
     train()
-    run = recorded(emulator)
+    run = memory_run(emulator)
     sizes = kinds(run)
     weights = 4 * (64 * 128 + 128 + 128 * 64 + 64)
     assert sizes["parameter"] == weights
@@ -126,7 +126,7 @@ def test_kinds_are_told_by_who_holds_them(emulator: Emulator) -> None:
 
 def test_lines_of_backward_are_those_of_the_forward(emulator: Emulator) -> None:
     train()
-    run = recorded(emulator)
+    run = memory_run(emulator)
     lines = {
         run.line(place).code
         for place in set(run.place)
@@ -137,26 +137,26 @@ def test_lines_of_backward_are_those_of_the_forward(emulator: Emulator) -> None:
 
 def test_cublas_takes_a_workspace_for_each_thread_once(emulator: Emulator) -> None:
     train()
-    assert kinds(recorded(emulator))["workspace"] == 2 * 8_519_680
+    assert kinds(memory_run(emulator))["workspace"] == 2 * 8_519_680
 
 
 def test_hopper_has_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with Emulator("h100", memory=True) as emulator:
         torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
-        assert kinds(recorded(emulator))["workspace"] == 32 << 20
+        assert kinds(memory_run(emulator))["workspace"] == 32 << 20
 
 
 def test_the_variable_chooses_the_workspace(monkeypatch: pytest.MonkeyPatch, emulator: Emulator) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
     torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
-    assert kinds(recorded(emulator))["workspace"] == (2 * 4096 + 8 * 16) << 10
+    assert kinds(memory_run(emulator))["workspace"] == (2 * 4096 + 8 * 16) << 10
 
 
 def test_autocast_asks_for_half(emulator: Emulator) -> None:
     x = torch.ones(64, 64, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
         x @ x
-    sizes = allocations(recorded(emulator))
+    sizes = allocations(memory_run(emulator))
     assert sizes[0] == 4 * 64 * 64
     assert 2 * 64 * 64 in sizes
 
@@ -168,7 +168,7 @@ def test_a_mask_of_dropout_takes_a_byte(emulator: Emulator) -> None:
     assert kept.grad_fn is not None
     assert kept.grad_fn.name() == "NativeDropoutBackward0"
     assert torch.cuda.memory_allocated() - before == 4096 + 1024
-    assert sorted(allocations(recorded(emulator))) == [1024, 4096, 4096]
+    assert sorted(allocations(memory_run(emulator))) == [1024, 4096, 4096]
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
@@ -190,12 +190,12 @@ def test_dropout_in_place_keeps_numbers(emulator: Emulator) -> None:
     """`dropout_` is no kernel of its own on CUDA either: what it multiplies with has the input's type."""
     x = torch.ones(1024, device="cuda")
     nn.functional.dropout(x, 0.5, True, inplace=True)
-    assert sorted(allocations(recorded(emulator))) == [4096, 4096]
+    assert sorted(allocations(memory_run(emulator))) == [4096, 4096]
 
 
 def test_a_mask_of_the_users_own_takes_what_it_says(emulator: Emulator) -> None:
     torch.empty(1024, device="cuda").bernoulli_(0.5)
-    assert allocations(recorded(emulator)) == [4096]
+    assert allocations(memory_run(emulator)) == [4096]
 
 
 def test_settings_and_fraction_are_told(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_settings_and_fraction_are_told(emulator: Emulator, monkeypatch: pytest.
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128")
     torch.cuda.set_per_process_memory_fraction(0.5)
     torch.ones(1, device="cuda")
-    run = recorded(emulator)
+    run = memory_run(emulator)
     assert run.settings == "max_split_size_mb:128,per_process_memory_fraction:0.5"
     assert run.gpu == "Tesla T4"
     assert 0 < run.limit < run.total_memory
@@ -224,7 +224,7 @@ def test_the_cache_that_is_emptied_is_marked(emulator: Emulator) -> None:
     tensor = torch.ones(10, device="cuda")
     del tensor
     torch.cuda.empty_cache()
-    assert EMPTY in recorded(emulator).action
+    assert EMPTY in memory_run(emulator).action
 
 
 def test_it_survives_being_saved(emulator: Emulator) -> None:
@@ -251,7 +251,7 @@ def test_steps_of_memory_are_those_of_the_analysis(emulator: Emulator) -> None:
 
 def test_a_module_that_is_moved_is_no_batch(emulator: Emulator) -> None:
     model = nn.BatchNorm1d(16).cuda()
-    run = recorded(emulator)
+    run = memory_run(emulator)
     assert run.batches == ()
     assert kinds(run) == {"parameter": 4 * 4 * 16 + 8}
     del model
@@ -260,7 +260,7 @@ def test_a_module_that_is_moved_is_no_batch(emulator: Emulator) -> None:
 def test_a_frozen_module_is_told_apart_from_activations(emulator: Emulator) -> None:
     model = nn.Linear(16, 16).cuda().requires_grad_(False)
     model(torch.ones(2, 16).cuda())
-    sizes = kinds(recorded(emulator))
+    sizes = kinds(memory_run(emulator))
     assert sizes["parameter"] == 4 * (16 * 16 + 16)
     assert sizes["batch"] == 4 * 2 * 16
 
@@ -278,9 +278,9 @@ def test_attention_is_one_kernel(gpu: str, dropout: float, dtype: torch.dtype) -
         rows = 4 * batch * heads * length
         flash = gpu == "a100" and dtype is torch.float16
         # flash attention keeps the state of its generator on the device, the other kernel on the host
-        assert allocations(recorded(emulator))[3:] == [whole, rows, *([16, 8] if flash else [])]
+        assert allocations(memory_run(emulator))[3:] == [whole, rows, *([16, 8] if flash else [])]
         out.sum().backward()
-        sizes = allocations(recorded(emulator))
+        sizes = allocations(memory_run(emulator))
     assert sizes.count(whole) >= 7  # three, the result, three gradients
     assert 4 * batch * heads * length * length not in sizes
     assert (4 * batch * heads * 128 in sizes) == flash  # what its backward pass adds up in
@@ -309,16 +309,16 @@ def test_attention_without_fused_kernels_takes_its_steps(emulator: Emulator) -> 
     parts = [torch.randn(1, 2, 64, 8, device="cuda", requires_grad=True) for _ in range(3)]
     with sdpa_kernel(SDPBackend.MATH):
         nn.functional.scaled_dot_product_attention(*parts)
-    assert 4 * 2 * 64 * 64 in allocations(recorded(emulator))
+    assert 4 * 2 * 64 * 64 in allocations(memory_run(emulator))
 
 
 def test_gradients_of_one_tensor_are_added_in_place(emulator: Emulator) -> None:
     x = torch.ones(1000, device="cuda", requires_grad=True)
     y = x * 2
     loss = (y.exp() * y).sum()
-    before = len(allocations(recorded(emulator)))
+    before = len(allocations(memory_run(emulator)))
     loss.backward()
-    after = allocations(recorded(emulator))[before:]
+    after = allocations(memory_run(emulator))[before:]
     # 1 and its like; the product's two; exp's; what they add up to is in place; the gradient of x
     assert after == [4, 4000, 4000, 4000, 4000]
     assert x.grad is not None
@@ -338,7 +338,7 @@ def test_a_storage_that_is_resized_is_accounted(emulator: Emulator) -> None:
     out = torch.empty(0, device="cuda")
     torch.add(torch.ones(MIB, device="cuda"), 1, out=out)
     assert torch.cuda.memory_allocated() == base + 2 * MIB + 4 * MIB
-    assert allocations(recorded(emulator))[:3] == [MIB, 2 * MIB, 3 * MIB]
+    assert allocations(memory_run(emulator))[:3] == [MIB, 2 * MIB, 3 * MIB]
 
 
 def test_selective_checkpointing_saves_attention_by_the_name_of_cudas_kernel() -> None:
@@ -356,8 +356,8 @@ def test_selective_checkpointing_saves_attention_by_the_name_of_cudas_kernel() -
 
     with Emulator("a100", memory=True) as emulator:
         x = torch.randn(2, 32, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        before = len(allocations(recorded(emulator)))
+        before = len(allocations(memory_run(emulator)))
         checkpoint(block, x, use_reentrant=False, context_fn=context).sum().backward()
         assert x.grad is not None
-        sizes = allocations(recorded(emulator))[before:]
+        sizes = allocations(memory_run(emulator))[before:]
     assert sizes.count(4 * 2 * 2 * 32) == 1  # the sums of its rows: it ran once

@@ -408,8 +408,8 @@ NOT_HELD = {
 }
 
 
-def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
-    """What a script asked for, and the number of the line that says ``# adds``."""
+def run_script(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
+    """Run the script `body`; return its memory run and the number of the line marked ``# adds``."""
     path = folder / "train.py"
     path.write_text(HEAD + textwrap.dedent(body).lstrip("\n"))
     linecache.checkcache(str(path))
@@ -434,7 +434,7 @@ def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
 @pytest.mark.parametrize("case", [*HELD, *IN_GRAPHS])
 def test_what_keeps_growing_memory_is_named_with_its_line(case: str, tmp_path: Path) -> None:
     name, body = {**HELD, **IN_GRAPHS}[case]
-    run, line = played(body, tmp_path)
+    run, line = run_script(body, tmp_path)
     (held,) = run.holders
     assert held.name == name
     assert held.line is not None
@@ -450,13 +450,13 @@ def test_what_keeps_growing_memory_is_named_with_its_line(case: str, tmp_path: P
 
 @pytest.mark.parametrize("case", NOT_HELD)
 def test_what_does_not_grow_is_not_named(case: str, tmp_path: Path) -> None:
-    run, _ = played(NOT_HELD[case], tmp_path)
+    run, _ = run_script(NOT_HELD[case], tmp_path)
     assert not run.holders
     assert "GAP405" not in {finding.code for finding in replay_memory(run).findings}
 
 
 def test_it_is_the_same_with_values(tmp_path: Path) -> None:
-    run, line = played(IN_GRAPHS["running sum"][1], tmp_path, dry=False)
+    run, line = run_script(IN_GRAPHS["running sum"][1], tmp_path, dry=False)
     assert [(holder.name, holder.line.line if holder.line else 0) for holder in run.holders] == [
         ("meter", line)
     ]
@@ -470,12 +470,12 @@ def test_a_container_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) ->
             train(out)
             buffer.append(out.detach())  # adds
         """
-    run, _ = played(body.format(1000), tmp_path)
+    run, _ = run_script(body.format(1000), tmp_path)
     (held,) = run.holders
     assert (held.most, held.entries) == (1000, 11)
     assert held.in_the_end == 989 * 32 * 64 * 4
     assert "GAP405" not in {each.code for each in replay_memory(run).findings}  # 8 MiB when it is full
-    run, _ = played(body.format(10_000_000), tmp_path)
+    run, _ = run_script(body.format(10_000_000), tmp_path)
     (finding,) = [each for each in replay_memory(run).findings if each.code == "GAP405"]
     assert any("at most 10,000,000 entries" in each for each in finding.evidence)
 
@@ -488,11 +488,11 @@ def test_a_cache_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) -> Non
         for n in range(12):
             train(net(data() * mask(n)))
         """
-    run, _ = played(body.format(100), tmp_path)
+    run, _ = run_script(body.format(100), tmp_path)
     (held,) = run.holders
     assert (held.name, held.most, held.entries) == ("mask", 100, 12)
     assert not {"GAP402", "GAP405"} & {each.code for each in replay_memory(run).findings}
-    run, _ = played(body.format(None), tmp_path)
+    run, _ = run_script(body.format(None), tmp_path)
     (finding,) = [each for each in replay_memory(run).findings if each.code == "GAP405"]
     assert "lru_cache(maxsize=…)" in finding.change
 
@@ -511,7 +511,7 @@ def test_names_that_differ_in_a_number_are_told_together(tmp_path: Path) -> None
         for _ in range(12):
             train(net(model(data())))
         """
-    run, line = played(body, tmp_path)
+    run, line = run_script(body, tmp_path)
     (held,) = run.holders
     assert (held.name, held.alike, held.line.line if held.line else 0) == ("model.0.cache", 39, line)
     (finding,) = [each for each in replay_memory(run).findings if each.code == "GAP405"]
@@ -557,7 +557,7 @@ def test_a_buffer_that_the_program_bounds_grows_only_until_it_is_full(
             buffer.push(out.detach())
         """
     )
-    run, _ = played(body, tmp_path)
+    run, _ = run_script(body, tmp_path)
     (held,) = run.holders
     assert (held.name, held.entries, held.most) == ("buffer.entries", 11, size + 1)
     assert ("GAP405" in {finding.code for finding in replay_memory(run).findings}) == (size > 20)
@@ -575,7 +575,7 @@ def test_a_length_that_begins_the_training_is_no_bound(tmp_path: Path) -> None:
             if len(entries) > 3:
                 print("enough")
         """
-    run, _ = played(body, tmp_path)
+    run, _ = run_script(body, tmp_path)
     (held,) = run.holders
     assert held.most == -1
     assert "GAP405" in {finding.code for finding in replay_memory(run).findings}
@@ -605,7 +605,7 @@ def test_another_file_may_call_something_else_by_the_same_name(
             train(out)
             add(bank, out.detach())  # adds
         """
-    run, line = played(body, tmp_path)
+    run, line = run_script(body, tmp_path)
     (held,) = run.holders
     assert (held.name, held.line.line if held.line else 0, held.most) == ("bank", line, -1)
 
@@ -630,7 +630,7 @@ def test_the_search_keeps_nothing_alive(tmp_path: Path) -> None:
         """
     gc.disable()
     try:
-        run, _ = played(body, tmp_path)
+        run, _ = run_script(body, tmp_path)
     finally:
         gc.enable()
     assert run.holders
@@ -648,7 +648,7 @@ def test_what_locals_gave_stays_as_it_was(tmp_path: Path) -> None:
             assert mine["number"] == 7
         main()
         """
-    run, _ = played(body, tmp_path)
+    run, _ = run_script(body, tmp_path)
     assert [holder.name.rpartition("[")[0] or holder.name for holder in run.holders] in (["bank"], ["mine"])
 
 
@@ -685,7 +685,7 @@ def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
             before = len(unpacked)
         assert not unpacked
         """
-    run, line = played(body, tmp_path)
+    run, line = run_script(body, tmp_path)
     assert [(holder.name, holder.line.line if holder.line else 0) for holder in run.holders] == [
         ("kept", line)
     ]

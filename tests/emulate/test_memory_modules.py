@@ -46,7 +46,7 @@ class Net(nn.Module):
         return self.head(x).exp()
 
 
-def trained(wrap=lambda net: net, **options) -> MemoryRun:
+def train_net(wrap=lambda net: net, **options) -> MemoryRun:
     with Emulator("t4", memory=True) as emulator:
         net = wrap(Net(**options).cuda())
         optimizer = torch.optim.Adam(net.parameters())
@@ -70,7 +70,7 @@ LINEAR = {f"blocks[{n}].mlp.{m}" for n in range(3) for m in (0, 2)}
 
 @pytest.mark.parametrize("wrap", [lambda net: net, nn.DataParallel, torch.compile])
 def test_every_kind_knows_its_module(wrap):
-    run = trained(wrap)
+    run = train_net(wrap)
     assert modules(run, "parameter") == modules(run, "gradient") == {*LINEAR, "head"}
     assert modules(run, "optimizer") - {""} == {*LINEAR, "head"}
     paths = modules(run, "activation")
@@ -109,7 +109,7 @@ def test_a_part_that_is_no_child_has_its_class():
 
 
 def test_what_is_recomputed_is_asked_for_by_its_module():
-    run = trained(recomputes=True)
+    run = train_net(recomputes=True)
     assert {"blocks[0].mlp.0", "blocks[2].mlp.1"} <= modules(run, "backward") | modules(run, "activation")
 
 
@@ -123,7 +123,7 @@ def test_what_is_called_outside_of_the_model_has_no_module():
 
 
 def test_parts_of_the_model_hold_all_that_has_a_module():
-    memory = report(trained())
+    memory = report(train_net())
     named = sum(part.bytes for part in memory.peak.modules)
     assert named == sum(part.bytes for part in memory.peak.owners if part.module)
     assert memory.peak.modules[0].module == "blocks[*]"

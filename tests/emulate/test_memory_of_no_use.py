@@ -155,8 +155,8 @@ USED = {
 }
 
 
-def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryReport, list[int]]:
-    """What the replay says of a script, and the numbers of the lines that say ``# unused``."""
+def replay_script(body: str, folder: Path, dry: bool = True) -> tuple[MemoryReport, list[int]]:
+    """Return the replay's report on the script `body`, and the numbers of the lines marked ``# unused``."""
     path = folder / "train.py"
     path.write_text(HEAD + textwrap.dedent(body).lstrip("\n"))
     linecache.checkcache(str(path))
@@ -169,7 +169,7 @@ def played(body: str, folder: Path, dry: bool = True) -> tuple[MemoryReport, lis
 
 @pytest.mark.parametrize("case", UNUSED)
 def test_a_graph_that_no_backward_pass_uses_is_named(case: str, tmp_path: Path) -> None:
-    report, lines = played(UNUSED[case], tmp_path)
+    report, lines = replay_script(UNUSED[case], tmp_path)
     findings = [finding for finding in report.findings if finding.code == "GAP409"]
     assert [finding.line.line for finding in findings if finding.line] == lines
     assert "torch.no_grad()" in findings[0].change
@@ -178,7 +178,7 @@ def test_a_graph_that_no_backward_pass_uses_is_named(case: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("case", USED)
 def test_a_graph_that_is_used_is_not_named(case: str, tmp_path: Path) -> None:
-    report, _ = played(USED[case], tmp_path)
+    report, _ = replay_script(USED[case], tmp_path)
     assert not report.unused_graphs
     assert "GAP409" not in {finding.code for finding in report.findings}
 
@@ -186,9 +186,9 @@ def test_a_graph_that_is_used_is_not_named(case: str, tmp_path: Path) -> None:
 def test_what_it_costs_is_what_no_grad_saves(tmp_path: Path) -> None:
     """Under no_grad the activations of each layer end with the next one: the replay says the same."""
     case = UNUSED["evaluation that keeps its results"]
-    report, _ = played(case, tmp_path)
+    report, _ = replay_script(case, tmp_path)
     (graph,) = report.unused_graphs
-    mended, _ = played(case.replace("net.eval()", "net.eval(); torch.set_grad_enabled(False)").replace(
+    mended, _ = replay_script(case.replace("net.eval()", "net.eval(); torch.set_grad_enabled(False)").replace(
         "net.train()", "net.train(); torch.set_grad_enabled(True)"), tmp_path)  # fmt: skip
     assert graph.bytes >= 4 * 6 * LAYER
     assert report.baseline.peak_reserved > mended.baseline.peak_reserved
@@ -216,7 +216,7 @@ LOADED = """
 
 
 def test_a_checkpoint_that_stays_on_the_gpu_is_named_with_its_bytes(tmp_path: Path) -> None:
-    report, lines = played(LOADED.format(where="cuda", more="pass"), tmp_path)
+    report, lines = replay_script(LOADED.format(where="cuda", more="pass"), tmp_path)
     (finding,) = [each for each in report.findings if each.code == "GAP410"]
     weights = 6 * (LAYER + 512 * 4)
     assert finding.line is not None
@@ -225,13 +225,13 @@ def test_a_checkpoint_that_stays_on_the_gpu_is_named_with_its_bytes(tmp_path: Pa
     assert "`checkpoint` keeps" in finding.evidence[0]
     assert finding.change == '`map_location="cpu"`, then `del checkpoint`'
     (loaded,) = report.checkpoints
-    mended, _ = played(LOADED.format(where="cpu", more="pass"), tmp_path)
+    mended, _ = replay_script(LOADED.format(where="cpu", more="pass"), tmp_path)
     assert abs(loaded.needs - mended.baseline.peak_reserved) <= 4 << 20
 
 
 @pytest.mark.parametrize(("where", "more"), [("cpu", "pass"), ("cuda", "del checkpoint")])
 def test_what_is_loaded_to_the_cpu_or_dropped_is_not(where: str, more: str, tmp_path: Path) -> None:
-    report, _ = played(LOADED.format(where=where, more=more), tmp_path)
+    report, _ = replay_script(LOADED.format(where=where, more=more), tmp_path)
     assert not report.checkpoints
     assert "GAP410" not in {finding.code for finding in report.findings}
 
@@ -249,7 +249,7 @@ def test_parts_of_a_checkpoint_have_their_bytes(tmp_path: Path) -> None:
                 train(net(data()))
         main()
         """
-    report, _ = played(body, tmp_path)
+    report, _ = replay_script(body, tmp_path)
     (loaded,) = report.checkpoints
     weights = 6 * (LAYER + 512 * 4)
     assert dict(loaded.entries) == {'checkpoint["model"]': weights, 'checkpoint["ema"]': weights}

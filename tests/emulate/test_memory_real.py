@@ -39,7 +39,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 
 
 def scaled(size: int) -> int:
-    """Bytes of an allocation of the long run in the short one."""
+    """Return the bytes in the short run of an allocation of the long run."""
     scores, vectors, rows = BATCH * LENGTH * LENGTH * 4, BATCH * LENGTH * WIDTH * 4, BATCH * LENGTH * 4
     if size == scores:
         return size * SHORT**2 // LENGTH**2
@@ -47,7 +47,7 @@ def scaled(size: int) -> int:
 
 
 def events(run: MemoryRun, without: tuple[int, ...] = ()) -> list[tuple[int, int]]:
-    """Actions with the sizes that they are of."""
+    """Return actions with their sizes."""
     size = {
         ident: n for action, ident, n in zip(run.action, run.ident, run.size, strict=True) if action == ALLOC
     }

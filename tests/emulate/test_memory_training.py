@@ -86,8 +86,9 @@ def plain() -> MemoryRun:
     return train()
 
 
-def held(run: MemoryRun) -> list[tuple[int, str]]:
-    """After each event the bytes in use, and what asked for them last: blocks are multiples of 512."""
+def bytes_in_use(run: MemoryRun) -> list[tuple[int, str]]:
+    """Return after each event the bytes in use, and the kind of the last request; blocks are multiples of
+    512."""
     alive: dict[int, int] = {}
     totals, kind = [], ""
     for action, ident, size, place in zip(run.action, run.ident, run.size, run.place, strict=True):
@@ -102,7 +103,7 @@ def held(run: MemoryRun) -> list[tuple[int, str]]:
 
 def highest(run: MemoryRun, kind: str) -> int:
     """The most in use when tensors of this kind are asked for."""
-    return max(total for total, allocated_kind in held(run) if allocated_kind == kind)
+    return max(total for total, allocated_kind in bytes_in_use(run) if allocated_kind == kind)
 
 
 def kinds(memory: MemoryReport) -> dict[str, int]:
@@ -120,14 +121,14 @@ def test_between_steps_there_is_what_stays(plain):
     assert [close(end.allocated, after) for end in ends] == [True] * STEPS
     nothing = report(train(None)).ends
     assert nothing == ()
-    (last, _) = held(train(None))[-1]
+    (last, _) = bytes_in_use(train(None))[-1]
     assert close(last, 2 * PARAMETERS + WORKSPACES)  # gradients that nobody clears
 
 
 def test_the_end_of_forward_is_what_backward_needs(plain):
     """Each layer's input and inner activation; from the second step on the optimizer's two moments, too."""
     kept = LAYERS * (FLAT + HIDDEN)
-    rows = held(plain)
+    rows = bytes_in_use(plain)
     ends = [
         total
         for (total, kind), (_, following) in pairwise(rows)

@@ -19,7 +19,7 @@ from gapless.model.programme import Entry
 from gapless.torch_internals import VERSION
 
 
-def recorded(run, steps: int = 1, prepare=lambda: None, marked: bool = True):
+def record_steps(run, steps: int = 1, prepare=lambda: None, marked: bool = True):
     """Run ``run()`` `steps` times, with a mark after each if `marked`; return the last segment's entries and
     the programme."""
     with Emulator(programme=True) as emulator:
@@ -62,7 +62,7 @@ def test_a_training_step_in_its_order():
         optimizer.step()
         loss.item()
 
-    entries, whole = recorded(run, 3, prepare, marked=False)
+    entries, whole = record_steps(run, 3, prepare, marked=False)
     assert names(entries)[:3] == ["wait", "ones", "addmm"]  # of the step before: its optimizer ended it
     forward = [entry.name for entry in entries if not entry.backward and not entry.optimizer]
     backward = [entry.name for entry in entries if entry.backward]
@@ -78,7 +78,7 @@ def test_a_training_step_in_its_order():
 
 
 def test_shapes_bytes_and_types():
-    (entry,), _ = recorded(
+    (entry,), _ = record_steps(
         lambda matrices: torch.mm(*matrices),
         prepare=lambda: (
             torch.ones(2, 3, device="cuda", dtype=torch.float16),
@@ -97,49 +97,49 @@ def test_views_and_empty_tensors_launch_nothing():
         x.view(6).t().unsqueeze(0).expand(4, 6).detach()
         torch.empty(3, device="cuda")
 
-    entries, _ = recorded(run, 2, lambda: torch.ones(2, 3, device="cuda"))
+    entries, _ = record_steps(run, 2, lambda: torch.ones(2, 3, device="cuda"))
     assert entries == []
 
 
 def test_host_tensors_launch_nothing():
-    entries, _ = recorded(lambda: torch.ones(3) + 1, 2)
+    entries, _ = record_steps(lambda: torch.ones(3) + 1, 2)
     assert entries == []
 
 
 def test_an_expanded_tensor_reads_the_memory_there_is():
-    (entry,), _ = recorded(lambda x: x.expand(1000, 4).sum(), 2, lambda: torch.ones(1, 4, device="cuda"))
+    (entry,), _ = record_steps(lambda x: x.expand(1000, 4).sum(), 2, lambda: torch.ones(1, 4, device="cuda"))
     assert entry.reads == 16
 
 
 def test_an_operator_stands_before_the_wait_for_its_size_and_behind_the_copy_it_needs():
     places = torch.tensor([0, 2])
-    entries, _ = recorded(lambda x: x.nonzero(), 2, lambda: torch.ones(3, device="cuda"))
+    entries, _ = record_steps(lambda x: x.nonzero(), 2, lambda: torch.ones(3, device="cuda"))
     assert names(entries) == ["nonzero", "wait"]
-    entries, _ = recorded(lambda x: x[places], 2, lambda: torch.ones(3, device="cuda"))
+    entries, _ = record_steps(lambda x: x[places], 2, lambda: torch.ones(3, device="cuda"))
     assert names(entries) == ["wait", "index"]
 
 
 def test_copies_that_wait_and_copies_that_do_not():
     pinned = torch.ones(8).pin_memory
-    entries, _ = recorded(lambda: torch.ones(8).cuda(), 2)
+    entries, _ = record_steps(lambda: torch.ones(8).cuda(), 2)
     assert [(entry.kind, entry.mechanism, entry.detail, entry.reads) for entry in entries] == [
         ("wait", "h2d", "pageable", 32)
     ]
-    entries, _ = recorded(lambda x: x.cpu(), 2, lambda: torch.ones(8, device="cuda"))
+    entries, _ = record_steps(lambda x: x.cpu(), 2, lambda: torch.ones(8, device="cuda"))
     assert [(entry.kind, entry.mechanism, entry.reads) for entry in entries] == [("wait", "d2h", 32)]
-    entries, _ = recorded(lambda: pinned().cuda(non_blocking=True), 2)
+    entries, _ = record_steps(lambda: pinned().cuda(non_blocking=True), 2)
     assert [(entry.kind, entry.mechanism, entry.detail, entry.reads) for entry in entries] == [
         ("copy", "h2d", "pinned", 32)
     ]
 
 
 def test_casts_on_the_device_are_operators():
-    entries, _ = recorded(lambda x: x.half(), 2, lambda: torch.ones(3, device="cuda"))
+    entries, _ = record_steps(lambda x: x.half(), 2, lambda: torch.ones(3, device="cuda"))
     assert names(entries) == ["_to_copy"]
 
 
 def test_a_read_that_counts_once_is_one_wait():
-    entries, _ = recorded(lambda x: x.tolist(), 2, lambda: torch.ones(3, device="cuda"))
+    entries, _ = record_steps(lambda x: x.tolist(), 2, lambda: torch.ones(3, device="cuda"))
     assert names(entries) == ["wait"]
 
 
@@ -149,7 +149,7 @@ def test_streams_and_events():
             torch.ones(3, device="cuda")
         torch.cuda.current_stream().wait_stream(side)
 
-    entries, _ = recorded(run, 3, lambda: torch.cuda.Stream())
+    entries, _ = record_steps(run, 3, lambda: torch.cuda.Stream())
     order = [(entry.kind, entry.stream, entry.number) for entry in entries]
     assert order == [
         ("stream", 1, 0), ("operator", 0, 0), ("stream", 0, 0), ("record", 1, 0), ("await", 0, 0),
@@ -176,7 +176,7 @@ def test_equal_steps_are_kept_once_and_old_ones_dropped():
         nonlocal x
         x = torch.ones(3, device="cuda") if x is None else x + 1
 
-    _, kept = recorded(run, segments.MAX_SEGMENTS + 10)
+    _, kept = record_steps(run, segments.MAX_SEGMENTS + 10)
     assert len(kept.segments) == segments.MAX_SEGMENTS
     assert kept.segments[-1].tick == segments.MAX_SEGMENTS + 9
     assert len(kept.bodies) == 1
@@ -284,7 +284,7 @@ def test_tf32_follows_torchs_settings(allowed):
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allowed
     try:
-        (entry,), _ = recorded(lambda x: x @ x, 2, lambda: torch.ones(3, 3, device="cuda"))
+        (entry,), _ = record_steps(lambda x: x @ x, 2, lambda: torch.ones(3, 3, device="cuda"))
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
     assert entry.tf32 is allowed
@@ -320,7 +320,7 @@ def test_functions_of_torch_func_are_seen_as_the_batches_they_stand_for():
         torch.autograd.grad((rows @ weight).sum(), rows)[0].sum().item()
 
     def launched(run):
-        return sorted(name for name in names(recorded(run, 3, prepare)[0]) if "view" not in name)
+        return sorted(name for name in names(record_steps(run, 3, prepare)[0]) if "view" not in name)
 
     assert launched(mapped) == launched(written)
     assert "wait" in launched(mapped)
@@ -336,7 +336,7 @@ def test_how_many_threads_sum_up_a_loss_depends_on_the_version_of_torch(old, thr
         labels = torch.zeros(64, dtype=torch.long, device="cuda")
         nn.functional.cross_entropy(logits, labels).backward()
 
-    entries = recorded(run)[1].entries
+    entries = record_steps(run)[1].entries
     losses = [entry for entry in entries if "nll_loss" in entry.name]
     assert len(losses) == 2
     assert {entry.block for entry in losses} == threads
@@ -352,10 +352,10 @@ def test_what_a_step_asks_for_between_two_times_that_it_empties_the_cache():
         torch.ones(1 << 23, device="cuda")
         torch.cuda.empty_cache()
 
-    requests = recorded(step, steps=9)[1].emptied
+    requests = record_steps(step, steps=9)[1].emptied
     assert [run.action.count(EMPTY) for run in requests] == [3]
     assert [sorted(set(run.size)) for run in requests] == [[0, 4 << 20, 32 << 20]]
-    assert recorded(lambda: torch.ones(3, device="cuda"), steps=9)[1].emptied == ()
+    assert record_steps(lambda: torch.ones(3, device="cuda"), steps=9)[1].emptied == ()
 
 
 def test_a_cache_that_is_emptied_before_the_first_step_is_not_looked_at():
@@ -363,7 +363,7 @@ def test_a_cache_that_is_emptied_before_the_first_step_is_not_looked_at():
         torch.ones(1 << 20, device="cuda")
         torch.cuda.empty_cache()
 
-    assert recorded(lambda: torch.ones(3, device="cuda"), steps=3, prepare=prepare)[1].emptied == ()
+    assert record_steps(lambda: torch.ones(3, device="cuda"), steps=3, prepare=prepare)[1].emptied == ()
 
 
 @pytest.mark.parametrize("side", [1, 3])
@@ -384,7 +384,7 @@ def test_a_convolution_runs_with_channels_last_where_its_input_or_weight_has_the
         model, images = prepared
         model(images).sum().backward()
 
-    _, kept = recorded(run, prepare=prepare)
+    _, kept = record_steps(run, prepare=prepare)
     flags = [entry.channels_last for entry in kept.entries if entry.name.startswith("aten::convolution")]
     assert flags == [whose != "neither"] * 2
 
@@ -397,7 +397,7 @@ def test_batch_norms_tell_whether_they_take_statistics(training):
         with torch.no_grad():
             model(torch.ones(2, 4, 3, 3, device="cuda"))
 
-    _, kept = recorded(run, prepare=lambda: nn.BatchNorm2d(4).cuda().train(training))
+    _, kept = record_steps(run, prepare=lambda: nn.BatchNorm2d(4).cuda().train(training))
     names = [entry.name for entry in kept.entries if "batch_norm" in entry.name]
     assert ("no_training" in "".join(names)) is not training
 
@@ -414,7 +414,7 @@ def test_libraries_are_set_up_at_their_first_call():
         image.add(1) @ image
         nn.functional.conv2d(image, weight.cuda())
 
-    lines = recorded(run, steps=2)[1].libraries
+    lines = record_steps(run, steps=2)[1].libraries
     first = run.__code__.co_firstlineno
     assert {name: line.line - first for name, line in lines.items()} == {"cuBLAS": 5, "cuDNN": 7}
 
@@ -437,7 +437,7 @@ def test_libraries_are_set_up_at_their_first_call():
     ],
 )
 def test_how_tensors_lie_to_each_other_is_told(operation, orders):
-    _, kept = recorded(lambda: operation(torch.zeros(2, 3, 4, 5, device="cuda")))
+    _, kept = record_steps(lambda: operation(torch.zeros(2, 3, 4, 5, device="cuda")))
     assert [entry.order for entry in kept.entries if entry.order] == orders
 
 
@@ -449,7 +449,7 @@ def test_batch_norms_tell_whether_channels_lie_last():
         for order in (torch.contiguous_format, torch.channels_last):
             norm.cuda()(images.to(memory_format=order))
 
-    _, kept = recorded(run)
+    _, kept = record_steps(run)
     flags = [entry.channels_last for entry in kept.entries if "batch_norm" in entry.name]
     assert flags == [False, True]
 
@@ -462,6 +462,6 @@ def test_convolutions_that_differ_in_layout_alone_are_two_entries():
         torch.conv2d(images, kernels)
         torch.conv2d(images.to(memory_format=torch.channels_last), kernels)
 
-    _, kept = recorded(run)
+    _, kept = record_steps(run)
     flags = [entry.channels_last for entry in kept.entries if entry.name == "aten::convolution"]
     assert flags == [False, True]

@@ -118,7 +118,7 @@ def test_numpy_refuses_a_device_tensor(emulator):
 
 
 class Wrapped(torch.Tensor):
-    """A tensor around another one, whose operators begin with a call of `look` on what is inside."""
+    """A tensor around another one, whose operators first call `look` on the inner tensor."""
 
     look: Callable[[torch.Tensor], object]
     inside: torch.Tensor
@@ -143,7 +143,7 @@ class Wrapped(torch.Tensor):
 
 
 class Asking(torch.Tensor):
-    """A tensor that is asked for every function."""
+    """A tensor with its own ``__torch_function__``."""
 
     look: Callable[[torch.Tensor], object]
 

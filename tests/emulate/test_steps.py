@@ -24,7 +24,7 @@ def kinds(emulator, kind):
     return [mark.name for mark in emulator.session().marks if mark.kind == kind]
 
 
-def trained(emulator, steps=2, **options):
+def train_model(emulator, steps=2, **options):
     model = torch.nn.Linear(3, 1).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
     for _ in range(steps):
@@ -34,7 +34,7 @@ def trained(emulator, steps=2, **options):
 
 
 def test_each_optimizer_step_is_a_mark_and_advances_the_tick(emulator):
-    trained(emulator, steps=3)
+    train_model(emulator, steps=3)
     session = emulator.session()
     expected = [(kind, tick) for tick in range(3) for kind in ("backward", "optimizer")]
     assert [(mark.kind, mark.tick) for mark in session.marks] == expected
@@ -42,8 +42,8 @@ def test_each_optimizer_step_is_a_mark_and_advances_the_tick(emulator):
 
 
 def test_optimizers_are_told_apart_by_number(emulator):
-    trained(emulator, steps=1)
-    trained(emulator, steps=1)
+    train_model(emulator, steps=1)
+    train_model(emulator, steps=1)
     assert kinds(emulator, "optimizer") == ["SGD.step#0", "SGD.step#1"]
 
 
@@ -103,7 +103,7 @@ def test_a_backward_pass_inside_another_ends_no_iteration(emulator):
 
 def test_numbers_of_optimizers_are_not_given_again(emulator):
     for _ in range(3):
-        trained(emulator, steps=1)
+        train_model(emulator, steps=1)
     assert kinds(emulator, "optimizer") == ["SGD.step#0", "SGD.step#1", "SGD.step#2"]
 
 
@@ -111,16 +111,16 @@ def test_threads_and_tasks_are_told_apart(emulator):
     async def both():
         async def train():
             for _ in range(2):
-                trained(emulator, steps=1)
+                train_model(emulator, steps=1)
                 await asyncio.sleep(0)
 
         await asyncio.gather(train(), train())
 
-    thread = threading.Thread(target=trained, args=(emulator,))
+    thread = threading.Thread(target=train_model, args=(emulator,))
     thread.start()
     thread.join()
     asyncio.run(both())
-    trained(emulator, steps=1)
+    train_model(emulator, steps=1)
     session = emulator.session()
     assert [mark.strand for mark in session.marks if mark.kind == "optimizer"] == [1, 1, 2, 3, 2, 3, 0]
     assert session.strands == (0, 0, 0, 0)
@@ -169,7 +169,7 @@ def test_batches_are_marks_that_do_not_advance(emulator):
 
 
 def test_evaluation_is_told_by_the_trained_model(emulator):
-    model, _ = trained(emulator, steps=1)
+    model, _ = train_model(emulator, steps=1)
     teacher = torch.nn.Linear(3, 1).cuda()
     x = torch.ones(2, 3, device="cuda")
     teacher.eval()
@@ -194,7 +194,7 @@ def test_the_mark_handler_may_stop_the_script():
             raise Enough
 
     with pytest.raises(Enough), Emulator(on_mark=stop) as emulator:
-        trained(emulator, steps=5)
+        train_model(emulator, steps=5)
     assert emulator.recorder.tick == 2
 
 

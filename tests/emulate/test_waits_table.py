@@ -70,7 +70,7 @@ for _matrix in (COALESCED, TRANSPOSED):
 
 
 class Node:
-    """An autograd node with what it saved."""
+    """An autograd node with saved values."""
 
     def __init__(self, saved: torch.Tensor) -> None:
         self._saved_self = saved
@@ -561,7 +561,7 @@ def _on(call: Callable[[], Any]) -> list[str]:
 
 
 class TestSharedCode:
-    """Where CPU and CUDA share the code around the kernel, the CPU shows what is read."""
+    """Where CPU and CUDA share the code around the kernel, the CPU shows which values are read."""
 
     @pytest.mark.parametrize(
         ("call", "reads"),

@@ -58,7 +58,7 @@ def join() -> Iterator[Join]:
 
 
 def collectives(emulator: Emulator) -> list[tuple[str, int, int, str]]:
-    """(name, bytes brought, bytes in the end, group) of what was recorded."""
+    """Return (name, bytes sent, bytes in the end, group) of each recorded collective."""
     programme = emulator.recorder.programme
     assert programme is not None
     return [
@@ -392,7 +392,7 @@ def test_gradients_with_and_without_a_hook(join: Join) -> None:
             torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3)
 
 
-def _sharded(blocks: int, width: int) -> nn.Module:
+def _fsdp_model(blocks: int, width: int) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(blocks))).to(DEVICE)
@@ -425,7 +425,7 @@ def test_freed_gathers_of_fsdp_are_given_back(join: Join) -> None:
     width = 64
     block = width * width * 4
     for blocks in (3, 7):
-        model = _sharded(blocks, width)
+        model = _fsdp_model(blocks, width)
         assert sum(parameter.to_local().nbytes for parameter in model.parameters()) == blocks * block // 8
         values = torch.randn(1, width, device=DEVICE)
         with torch.no_grad():

@@ -37,7 +37,7 @@ _DEBUG_MESSAGE = "called a synchronizing CUDA operation"
 
 
 class Core:
-    """The state of one emulation. Implements `device.Device`."""
+    """The state of one emulation; implements `device.Device`."""
 
     def __init__(self, gpu: Gpu, device_count: int, recorder: Recorder, clock: Callable[[], float]) -> None:
         self.gpu = gpu
