@@ -101,9 +101,9 @@ def test_every_script_of_the_folder_is_a_stage(measure) -> None:
 
 def test_what_takes_too_long_is_ended_with_all_that_it_started(measure) -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
-    assert measure.ran([sys.executable, "-c", code], 0.5) == "out of time"
-    assert measure.ran([sys.executable, "-c", "raise SystemExit(3)"], 60) == "failed"
-    assert measure.ran([sys.executable, "-c", ""], 60) == "done"
+    assert measure.run_limited([sys.executable, "-c", code], 0.5) == "out of time"
+    assert measure.run_limited([sys.executable, "-c", "raise SystemExit(3)"], 60) == "failed"
+    assert measure.run_limited([sys.executable, "-c", ""], 60) == "done"
 
 
 @pytest.mark.parametrize("gpu", [True, False])

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -28,37 +28,39 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STATE = HERE / ".state"
-"""What is known so far: git does not keep it, and another machine needs it to go on."""
+"""Results so far; not under version control, and needed to continue on another machine."""
 KEPT = HERE / "kept"
 """Profiles and snapshots of a real GPU."""
 _PATH = [str(ROOT / "src"), str(HERE.parent), str(HERE)]
-sys.path[:0] = [one for one in _PATH if one not in sys.path]
+sys.path[:0] = [folder for folder in _PATH if folder not in sys.path]
 # Gapless need not be installed; what is started here finds it, too.
 os.environ["PYTHONPATH"] = os.pathsep.join([_PATH[0], *filter(None, [os.environ.get("PYTHONPATH")])])
 import _sheet
 import torch
 
 REAL = torch.cuda.is_available()
-"""Whether there is a GPU, asked before anything could put an emulated one in its place."""
+"""Whether there is a GPU; determined before an emulated one could take its place."""
 EMULATED = "NOT MEASURED: made on the emulated device, to check the script. No figure here is of a GPU.\n\n"
 Found = dict[str, Any]
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """The options of every script here."""
-    made = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    made.add_argument("--self-check", action="store_true", help="run the script small, without a GPU")
-    return made
+    """Return a parser with the options of every script here."""
+    options_parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    options_parser.add_argument(
+        "--self-check", action="store_true", help="run the script small, without a GPU"
+    )
+    return options_parser
 
 
 def no_gpu() -> int:
-    """The exit status where nothing can be measured, said."""
+    """Say that nothing can be measured; return the exit status."""
     print("no GPU here: nothing is measured (--self-check runs without one)", file=sys.stderr)
     return 2
 
 
 def keep(name: str, title: str, method: str, text: str, self_check: bool) -> str:
-    """Write the sheet of a script, and give it; one of the emulated device says so and stays in `STATE`."""
+    """Write and return a script's sheet; one of the emulated device says so and goes to `STATE`."""
     page = _sheet.header(title, f"python benchmarks/gpu/{name}.py", method) + text
     if self_check:
         page = EMULATED + page
@@ -71,7 +73,7 @@ def keep(name: str, title: str, method: str, text: str, self_check: bool) -> str
 
 @contextmanager
 def device(emulated: bool, **options: Any) -> Iterator[None]:
-    """The emulated device where that is asked for, else the GPU as it is."""
+    """Emulate the device if `emulated`, else use the GPU."""
     if not emulated:
         yield
         return
@@ -83,20 +85,20 @@ def device(emulated: bool, **options: Any) -> Iterator[None]:
 
 @contextmanager
 def kept(name: str, emulated: bool) -> Iterator[Path]:
-    """A folder for files of a real GPU that stay; those of the emulated device go."""
+    """Yield a folder for files: permanent for a real GPU, temporary for the emulated device."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if emulated else KEPT / name
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
 
 
-def hidden() -> dict[str, str]:
-    """The environment of a prediction: whoever predicts must not see the GPU."""
+def environment_without_gpu() -> dict[str, str]:
+    """Return the environment of a prediction, which hides the GPU."""
     return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
-def of_benchmarks(name: str) -> ModuleType:
-    """``benchmarks/NAME.py``, which a script of this folder may be called like."""
+def load_benchmark(name: str) -> ModuleType:
+    """Return the module ``benchmarks/NAME.py``, which may have the name of a script here."""
     own = f"{name}_of_benchmarks"
     if own not in sys.modules:
         spec = importlib.util.spec_from_file_location(own, HERE.parent / f"{name}.py")
@@ -107,16 +109,17 @@ def of_benchmarks(name: str) -> ModuleType:
     return sys.modules[own]
 
 
-def of_tests() -> None:
-    """Let the tests' own cases be imported."""
+def add_tests_to_path() -> None:
+    """Make the tests' cases importable."""
     sys.path.insert(0, str(ROOT / "tests"))
 
 
 # Parts --------------------------------------------------------------------------------------------
 
 
-def ended(command: Sequence[str], seconds: float, **options: Any) -> int | None:
-    """Run a command in a session of its own, and end all that it started; its exit status, None: too long."""
+def run_for(command: Sequence[str], seconds: float, **options: Any) -> int | None:
+    """Run a command in a session of its own for at most `seconds`, then end all it started; return its exit
+    status, or None if it took too long."""
     with subprocess.Popen(command, start_new_session=True, **options) as process:
         try:
             return process.wait(seconds)
@@ -128,20 +131,20 @@ def ended(command: Sequence[str], seconds: float, **options: Any) -> int | None:
 
 
 def run(command: Sequence[str], seconds: float, **options: Any) -> str:
-    """Run a command quietly; "" or how it failed."""
+    """Run a command quietly; return "" or how it failed."""
     with tempfile.TemporaryFile() as errors:
-        status = ended(command, seconds, stdout=subprocess.DEVNULL, stderr=errors, **options)
+        status = run_for(command, seconds, stdout=subprocess.DEVNULL, stderr=errors, **options)
         errors.seek(0)
-        told = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
     if status is None:
         return f"not done after {seconds:g} s"
-    return "" if status == 0 else f"exit status {status}: {' | '.join(told[-3:])[-600:]}"
+    return "" if status == 0 else f"exit status {status}: {' | '.join(lines[-3:])[-600:]}"
 
 
 @dataclass
 class Stage:
-    """A script of parts. `part` gives what JSON holds, in a process of its own; `sheet` is given what all
-    parts so far gave and tells it in Markdown, and what is wrong with it in a self-check.
+    """A script of parts. `part` returns JSON data, in a process of its own; `sheet` turns the results of
+    all parts so far into Markdown, and lists what is wrong in a self-check.
 
     `groups` are names of parts, and how many of them may run at once: those that time something run alone.
     """
@@ -154,8 +157,7 @@ class Stage:
     part: Callable[[str, bool], Any]
     sheet: Callable[[Found], tuple[str, list[str]]]
     seconds: float = 120
-    """What one part may take."""
-    found: Found = field(default_factory=dict)
+    """Time limit of one part, s."""
 
     @property
     def name(self) -> str:
@@ -176,15 +178,15 @@ class Stage:
         only = tuple(options.only) or ("",)
         return self.measure(options.self_check, lambda name: name.startswith(only))
 
-    def measure(self, self_check: bool, asked: Callable[[str], bool]) -> int:
-        """Run what is not known yet; the sheet is written after each group."""
+    def measure(self, self_check: bool, is_wanted: Callable[[str], bool]) -> int:
+        """Run the parts without a result; write the sheet after each group."""
         kept = Kept(None if self_check else STATE / f"{self.name}.json", _sheet.commit())
         failed: dict[str, str] = {}
         page, wrong = "", []
         for names, at_once in self.groups:
-            missing = [name for name in names if asked(name) and name not in kept.found]
+            missing = [name for name in names if is_wanted(name) and name not in kept.found]
             with ThreadPoolExecutor(min(at_once, os.cpu_count() or 1)) as pool:
-                outcomes = pool.map(lambda one: self.alone(one, self_check, kept), missing)
+                outcomes = pool.map(lambda part: self.alone(part, self_check, kept), missing)
                 for name, error in zip(missing, outcomes, strict=True):
                     if error:
                         failed[name] = error
@@ -199,7 +201,7 @@ class Stage:
         return 1 if failed or (self_check and wrong) else 0
 
     def alone(self, name: str, self_check: bool, kept: Kept) -> str:
-        """Keep what a part gave, or give how it failed."""
+        """Run a part and keep its result; return "" or how it failed."""
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "found.json"
             command = [sys.executable, self.file, "--part", name, "--into", str(target)]
@@ -210,13 +212,13 @@ class Stage:
 
 
 class Kept:
-    """What the parts of a stage gave at this commit, in a file that is written after each."""
+    """Results of a stage's parts at this commit, in a file written after each."""
 
     def __init__(self, path: Path | None, commit: str) -> None:
         self.path, self.commit, self.found = path, commit, Found()
         if path is not None and path.exists():
-            known = json.loads(path.read_text())
-            self.found = known["found"] if known["commit"] == commit else {}
+            saved = json.loads(path.read_text())
+            self.found = saved["found"] if saved["commit"] == commit else {}
 
     def add(self, name: str, value: Any) -> None:
         self.found[name] = value
@@ -231,7 +233,7 @@ class Kept:
 
 
 def experiment(doc: str | None, module: ModuleType, name: str, waits: list[float]) -> int:
-    """Measure the experiment `module`; `waits` are those of its stages that the self-check expects."""
+    """Measure the experiment `module`; `waits` are expected of its stages in a self-check."""
     import _stages
 
     options_of = parser(doc)
@@ -240,7 +242,7 @@ def experiment(doc: str | None, module: ModuleType, name: str, waits: list[float
     options = options_of.parse_args()
     warnings.simplefilter("ignore")
     if options.self_check:
-        return checked(_stages.measure_experiment(module, module.TINY, 1, 1), waits)
+        return check_stages(_stages.measure_experiment(module, module.TINY, 1, 1), waits)
     if not REAL:
         return no_gpu()
     rows = _stages.measure_experiment(module, module.FULL, options.rounds, options.block)
@@ -256,14 +258,15 @@ def experiment(doc: str | None, module: ModuleType, name: str, waits: list[float
     return 0
 
 
-def checked(rows: Sequence[Any], waits: list[float]) -> int:
-    """Whether every stage ran and was looked at in every way, and waited as often as it should."""
+def check_stages(rows: Sequence[Any], waits: list[float]) -> int:
+    """Check that every stage ran and was measured in every way, and waited as expected; return an exit
+    status."""
     import _stages
 
     print(EMULATED + _stages.table(rows))
-    seen = [row.emulated for row in rows]
+    waits_seen = [row.emulated for row in rows]
     whole = all(row.step.median > 0 and row.light > 0 and row.heavy > 0 for row in rows)
     priced = all(row.predicted > 0 for row, following in pairwise(rows) if row.emulated > following.emulated)
-    if seen != waits:
-        print(f"waits {seen}, and not {waits}", file=sys.stderr)
-    return 0 if seen == waits and whole and priced else 1
+    if waits_seen != waits:
+        print(f"waits {waits_seen}, and not {waits}", file=sys.stderr)
+    return 0 if waits_seen == waits and whole and priced else 1

@@ -26,12 +26,12 @@ from gapless.model import SourceLine
 Lines = dict[str, int]
 WORDS = "synchronizing CUDA operation"
 _UNSEEN = ("explicit", "free")
-"""Kinds of waits that debug mode does not see."""
+"""Mechanisms of waits that debug mode misses."""
 
 
 @contextmanager
-def by_debug_mode(folder: Path, found: Counter[str]) -> Iterator[None]:
-    """Count what debug mode warns of, at the innermost line of `folder`, by ``file:line``."""
+def record_debug_mode(folder: Path, counts: Counter[str]) -> Iterator[None]:
+    """Count debug mode's warnings by the innermost line in `folder`, ``file:line``."""
 
     def hear(message: Any, *_: Any, **__: Any) -> None:
         if WORDS not in str(message):
@@ -41,7 +41,7 @@ def by_debug_mode(folder: Path, found: Counter[str]) -> Iterator[None]:
             return
         own = [frame for frame in frames if Path(frame.filename).parent == folder]
         if own:
-            found[f"{Path(own[-1].filename).name}:{own[-1].lineno}"] += 1
+            counts[f"{Path(own[-1].filename).name}:{own[-1].lineno}"] += 1
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -53,8 +53,8 @@ def by_debug_mode(folder: Path, found: Counter[str]) -> Iterator[None]:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def count(run: Callable[[], object]) -> int:
-    """Waits of a call by debug mode, wherever they are."""
+def count_waits(run: Callable[[], object]) -> int:
+    """Return the waits of a call that debug mode sees."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
@@ -62,11 +62,11 @@ def count(run: Callable[[], object]) -> int:
             run()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum(WORDS in str(one.message) for one in heard)
+    return sum(WORDS in str(warning.message) for warning in heard)
 
 
 def profiler(real: bool, stacks: bool = True, **options: Any) -> torch.profiler.profile:
-    """The profiler with the driver's own synchronization events, and with Python stacks."""
+    """Return a profiler with the driver's synchronization events and Python stacks."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if real:
         from torch._C._profiler import _ExperimentalConfig
@@ -76,10 +76,10 @@ def profiler(real: bool, stacks: bool = True, **options: Any) -> torch.profiler.
     return torch.profiler.profile(activities=activities, with_stack=stacks, **options)
 
 
-def in_profile(path: Path) -> Lines:
-    """Waits that a profile holds, by the user's innermost function; those in backward at "backward".
+def waits_in_profile(path: Path) -> Lines:
+    """Return the waits in a profile by the user's innermost function; those of backward under "backward".
 
-    Of a Python frame the profiler writes where its function begins, not the line that it was at.
+    The profiler records where a Python function begins, not the line executed.
     """
     from gapless.analyze.profile.lines import PlaceIndex
     from gapless.analyze.profile.waits import find_waits
@@ -88,19 +88,20 @@ def in_profile(path: Path) -> Lines:
     timeline = read(path)
     waits = find_waits(timeline)
     places = PlaceIndex(timeline)
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for row in waits.rows[waits.counts].tolist():
         place = places.place(row)
         own = [line for line in place.stack if not line.library]
         if place.node or own:
-            found["backward" if place.node else _function(own[0])] += 1
-    return dict(found)
+            counts["backward" if place.node else _function(own[0])] += 1
+    return dict(counts)
 
 
-def predicted(
+def predict_waits(
     command: Sequence[str], environment: dict[str, str], options: Sequence[str] = ()
 ) -> list[Lines]:
-    """Waits of ``python COMMAND`` by `gapless check`: what debug mode sees by line, all by function."""
+    """Return the waits of ``python COMMAND`` that `gapless check` predicts: those debug mode sees by line,
+    and all by function."""
     from gapless.model.session import load
 
     folder = (_experiment.ROOT / command[0]).parent
@@ -114,7 +115,7 @@ def predicted(
         if not saved.exists():
             raise RuntimeError(f"gapless check failed: {done.stderr[-600:]}")
         session = load(saved)
-    seen: Counter[str] = Counter()
+    visible: Counter[str] = Counter()
     every: Counter[str] = Counter()
     for event in session.events:
         site = session.sites[event.site]
@@ -122,8 +123,8 @@ def predicted(
         if site.in_backward or own:
             every["backward" if site.in_backward else _function(own[0])] += event.waits
             if not site.in_backward and site.mechanism not in _UNSEEN:
-                seen[f"{Path(own[0].file).name}:{own[0].line}"] += event.waits
-    return [dict(seen), dict(every)]
+                visible[f"{Path(own[0].file).name}:{own[0].line}"] += event.waits
+    return [dict(visible), dict(every)]
 
 
 def _function(line: SourceLine) -> str:

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Sizes(NamedTuple):
-    """A Llama, its weights' type, and how it is trained: `rank` of LoRA's adapters, 0 for all weights."""
+    """A Llama's sizes, dtype and training; `rank` of the LoRA adapters (0: all weights train)."""
 
     dim: int
     layers: int
@@ -45,14 +45,14 @@ SMALL = {"dim": 64, "layers": 2, "heads": 4, "shared_heads": 4, "hidden": 128, "
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer and a product of low rank beside it."""
+    """A frozen linear layer with a low-rank product beside it."""
 
     def __init__(self, linear: nn.Linear, rank: int) -> None:
         super().__init__()
-        made = {"device": linear.weight.device, "dtype": linear.weight.dtype}
+        placement = {"device": linear.weight.device, "dtype": linear.weight.dtype}
         self.linear = linear
-        self.down = nn.Parameter(torch.randn(rank, linear.in_features, **made) / rank)
-        self.up = nn.Parameter(torch.zeros(linear.out_features, rank, **made))
+        self.down = nn.Parameter(torch.randn(rank, linear.in_features, **placement) / rank)
+        self.up = nn.Parameter(torch.zeros(linear.out_features, rank, **placement))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x) + 2 * functional.linear(functional.linear(x, self.down), self.up)
@@ -83,8 +83,8 @@ def llama(sizes: Sizes) -> nn.Module:
     return model
 
 
-def made(case: str, small: bool) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
-    """Model, optimizer, inputs and targets on the device."""
+def make_training(case: str, small: bool) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
+    """Return model, optimizer, inputs and targets on the device."""
     if case == "resnet50":
         model, batch = resnet50().cuda(), 2 if small else 128
         side = 32 if small else 224
@@ -98,7 +98,7 @@ def made(case: str, small: bool) -> tuple[nn.Module, torch.optim.Optimizer, Tens
         if small:
             sizes = sizes._replace(**SMALL, length=64)
         model, words, shape = llama(sizes), sizes.vocabulary, (sizes.batch, sizes.length)
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     tokens = torch.randint(words, shape, device="cuda")
     return model, torch.optim.AdamW(trained, lr=1e-4), tokens, tokens.roll(-1, 1)
 
@@ -108,15 +108,15 @@ def main() -> None:
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--small", action="store_true", help="few weights, to check the script")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.manual_seed(0)
-    model, optimizer, given, wanted = made(asked.case, asked.small)
-    whole = asked.case in LLAMAS and LLAMAS[asked.case].dtype == torch.bfloat16
+    model, optimizer, inputs, wanted = make_training(options.case, options.small)
+    whole = options.case in LLAMAS and LLAMAS[options.case].dtype == torch.bfloat16
     half = torch.autocast("cuda", torch.bfloat16, enabled=not whole)
-    for _ in range(asked.steps):
+    for _ in range(options.steps):
         optimizer.zero_grad()
         with half:
-            loss = functional.cross_entropy(model(given).flatten(0, -2), wanted.flatten())
+            loss = functional.cross_entropy(model(inputs).flatten(0, -2), wanted.flatten())
         loss.backward()
         optimizer.step()
 

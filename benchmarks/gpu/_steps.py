@@ -12,12 +12,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
-class Enough(BaseException):
-    """Ends a script that has been seen for long enough."""
+class StopScript(BaseException):
+    """Ends a script after enough steps."""
 
 
 def run(path: Path, words: list[str], on_step: Callable[[int], object]) -> None:
-    """Run a script as it is, and call `on_step` with the number of each optimizer step."""
+    """Run a script unchanged, calling `on_step` with the number of each optimizer step."""
     count = 0
 
     def hook(*_: object) -> None:
@@ -30,14 +30,14 @@ def run(path: Path, words: list[str], on_step: Callable[[int], object]) -> None:
     handle = register_optimizer_step_post_hook(hook)
     try:
         runpy.run_path(str(path), run_name="__main__")
-    except Enough:
+    except StopScript:
         pass
     finally:
         handle.remove()
 
 
 def seconds(path: Path, words: list[str], warm_up: int, timed: int) -> float:
-    """Seconds per step of those behind the warm-up; the device is done when the clock is read."""
+    """Return the seconds per step after the warm-up, synchronized at both ends."""
     read: list[float] = []
 
     def step(number: int) -> None:
@@ -45,7 +45,7 @@ def seconds(path: Path, words: list[str], warm_up: int, timed: int) -> float:
             torch.cuda.synchronize()
             read.append(time.perf_counter())
         if number >= warm_up + timed:
-            raise Enough
+            raise StopScript
 
     run(path, words, step)
     if len(read) < 2:

@@ -28,32 +28,32 @@ CASES = _experiment.HERE.parent / "compiled_cases"
 KINDS = ("breaks", "lines", "recompiles", "functions", "graphs")
 FEW = ("data_branch", "dynamic_batches", "item_read")
 BLOCKS = ("item", "adam", "unjoined")
-"""What the self-check runs."""
+"""Run by the self-check."""
 _OUTSIDE = re.compile(r"skipping cudagraph|cudagraph partition due to|, non-cudagraphable")
 _LOOP = "other = dict(number="
 
 
 def case(name: str) -> Found:
-    """A script with torch alone, on whatever device it finds, and as it is predicted."""
-    module = _experiment.of_benchmarks("compiled")
-    real = module.plain(CASES / f"{name}.py")
-    os.environ.update(_experiment.hidden())
-    return {"real": real, "predicted": module.ours(CASES / f"{name}.py")}
+    """Return what the compiler logs of a script, and what is predicted."""
+    module = _experiment.load_benchmark("compiled")
+    real = module.log_of_compiler(CASES / f"{name}.py")
+    os.environ.update(_experiment.environment_without_gpu())
+    return {"real": real, "predicted": module.log_of_check(CASES / f"{name}.py")}
 
 
 class Hints(logging.Handler):
-    """Keeps what the compiler says of CUDA graphs that it does not make."""
+    """Collects the compiler's messages on CUDA graphs that it does not make."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if _OUTSIDE.search(record.getMessage()):
-            self.told.append(" ".join(record.getMessage().split())[:200])
+            self.messages.append(" ".join(record.getMessage().split())[:200])
 
     def listen(self) -> None:
-        """To the compiler's artifacts that tell it: which they are depends on torch's version."""
+        """Listen to the artifacts with these messages, which differ between versions of torch."""
         import torch._inductor.compile_fx
         import torch._inductor.cudagraph_utils
 
@@ -68,8 +68,8 @@ class Hints(logging.Handler):
 
 
 def skips_real(emulated: bool) -> Found:
-    """What inductor logs, function by function. Without a GPU one of them is compiled for the CPU."""
-    _experiment.of_tests()
+    """Return inductor's messages for each function; without a GPU only one is compiled, for the CPU."""
+    _experiment.add_tests_to_path()
     from capture.test_cudagraph_skips import SCRIPT
 
     hints = Hints()
@@ -85,19 +85,19 @@ def skips_real(emulated: bool) -> Found:
             "number": torch.tensor(0.5),
             "number_right": torch.tensor(0.5, device=space["device"]),
         }
-        names = [name for name, one in space.items() if hasattr(one, "_torchdynamo_orig_callable")]
-        found: Found = {}
+        names = [name for name, value in space.items() if hasattr(value, "_torchdynamo_orig_callable")]
+        logged: Found = {}
         for name in ["number_right"] if emulated else names:
-            hints.told.clear()
-            found[name] = one_function(name, space, hints)
+            hints.messages.clear()
+            logged[name] = function_hints(name, space, hints)
         if emulated:  # nothing is captured on a CPU; what torch would say of it is heard all the same
             say = torch._inductor.cudagraph_utils.log_cudagraph_skip_and_bump_counter
             say("skipping cudagraphs due to -")
-            found["number"] = hints.told
-    return found
+            logged["number"] = hints.messages
+    return logged
 
 
-def one_function(name: str, space: Found, hints: Hints) -> list[str]:
+def function_hints(name: str, space: Found, hints: Hints) -> list[str]:
     function, device = space[name], space["device"]
     try:
         for _ in range(3):  # warm-up, recording, replay
@@ -112,49 +112,53 @@ def one_function(name: str, space: Found, hints: Hints) -> list[str]:
                 function(x)
     except Exception as error:  # what one function does is not the others' matter
         return [f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"]
-    return list(dict.fromkeys(hints.told))
+    return list(dict.fromkeys(hints.messages))
 
 
 def skips_predicted() -> Found:
-    _experiment.of_tests()
+    _experiment.add_tests_to_path()
     from capture.test_cudagraph_skips import SCRIPT, compiled
 
-    os.environ.update(_experiment.hidden())
+    os.environ.update(_experiment.environment_without_gpu())
     script = SCRIPT.split("torch._inductor.config.triton.cudagraphs = True")[0]
-    found: Found = {}
+    predicted_skips: Found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for one in compiled(Path(folder), script):
-            name = "number_right" if one.name == "number" and "number" in found else one.name
-            found[name] = [f"{skip.skip} {skip.what}".strip() for skip in one.outside]
-    return found
+        for compiled_function in compiled(Path(folder), script):
+            name = (
+                "number_right"
+                if compiled_function.name == "number" and "number" in predicted_skips
+                else compiled_function.name
+            )
+            predicted_skips[name] = [f"{skip.skip} {skip.what}".strip() for skip in compiled_function.outside]
+    return predicted_skips
 
 
 def block(name: str, emulated: bool) -> Found:
-    """What a capture raises, and whether its twin goes through."""
-    _experiment.of_tests()
+    """Return the error of a capture, and of its corrected twin."""
+    _experiment.add_tests_to_path()
     from emulate.graphs.test_refused import CASES as BLOCKS_OF_TESTS
     from emulate.graphs.test_refused import Case
 
     wrong, words, right = BLOCKS_OF_TESTS[name]
-    found = {"words": words, "right": tried(emulated, Case, right, replay=True)}
-    return found | {"wrong": tried(emulated, Case, wrong, replay=False)}
+    outcome = {"words": words, "right": capture_error(emulated, Case, right, replay=True)}
+    return outcome | {"wrong": capture_error(emulated, Case, wrong, replay=False)}
 
 
-def tried(emulated: bool, kind: Any, run: Any, replay: bool) -> str:
-    """The words of the errors that a capture raised; "" where it went through."""
+def capture_error(emulated: bool, kind: Any, run: Any, replay: bool) -> str:
+    """Return the messages of a capture's errors; "" if it succeeds."""
     with _experiment.device(emulated):
-        made = kind()
+        instance = kind()
         try:
-            made.capture(run)
+            instance.capture(run)
             if replay:
-                made.graph.replay()
+                instance.graph.replay()
         except Exception as error:
-            told: list[str] = []
+            messages: list[str] = []
             chain: BaseException | None = error
             while chain is not None:
-                told.append(str(chain))
+                messages.append(str(chain))
                 chain = chain.__context__
-            return " / ".join(told)
+            return " / ".join(messages)
     return ""
 
 
@@ -167,32 +171,36 @@ def part(name: str, emulated: bool) -> Any:
     return skips_predicted() if which == "predicted" else skips_real(emulated)
 
 
-def sheet(found: Found) -> tuple[str, list[str]]:
-    module = _experiment.of_benchmarks("compiled")
-    cases = {name[5:]: one for name, one in found.items() if name.startswith("case ")}
-    wrong = [f"{name} differs" for name, one in cases.items() if one["real"] != one["predicted"]]
+def sheet(results: Found) -> tuple[str, list[str]]:
+    module = _experiment.load_benchmark("compiled")
+    cases = {name[5:]: result for name, result in results.items() if name.startswith("case ")}
+    wrong = [f"{name} differs" for name, result in cases.items() if result["real"] != result["predicted"]]
     text = f"## Breaks and recompilations\n\n{len(cases) - len(wrong)} of {len(cases)} scripts are equal.\n\n"
     rows: list[list[object]] = [
-        [name, *(module._cell(one["real"][kind], one["predicted"][kind]) for kind in KINDS)]
-        for name, one in cases.items()
+        [name, *(module._cell(result["real"][kind], result["predicted"][kind]) for kind in KINDS)]
+        for name, result in cases.items()
     ]
     columns = ["script", "breaks", "at lines", "recompilations", "of functions at", "graphs"]
     text += _sheet.table(columns, rows)
-    real, said = found.get("skips real"), found.get("skips predicted")
+    real, said = results.get("skips real"), results.get("skips predicted")
     if real is not None and said is not None:
-        rows = [[name, "; ".join(told), "; ".join(said.get(name, []))] for name, told in real.items()]
+        rows = [
+            [name, "; ".join(hints_real), "; ".join(said.get(name, []))] for name, hints_real in real.items()
+        ]
         rows = [[*row, "yes" if bool(row[1]) == bool(row[2]) else "**no**"] for row in rows]
         agreed = sum(row[-1] == "yes" for row in rows)
         text += f"\n## Skipped and cut CUDA graphs\n\n{agreed} of {len(rows)} functions agree.\n\n"
         text += _sheet.table(["function", "the compiler says", "predicted", "agree"], rows).replace("``", "`")
         wrong += [f"skips of {row[0]}" for row in rows if row[-1] != "yes"]
-    blocks = {name[6:]: one for name, one in found.items() if name.startswith("block ")}
+    blocks = {name[6:]: result for name, result in results.items() if name.startswith("block ")}
     rows = []
-    for name, one in blocks.items():
-        refused = one["words"] in one["wrong"]
-        through = one["right"] == ""
-        told = one["wrong"].split("\n")[0][:160] if not refused else "as predicted"
-        rows.append([name, told or "**captured**", "yes" if through else f"**{one['right'][:160]}**"])
+    for name, result in blocks.items():
+        refused = result["words"] in result["wrong"]
+        through = result["right"] == ""
+        error_text = result["wrong"].split("\n")[0][:160] if not refused else "as predicted"
+        rows.append(
+            [name, error_text or "**captured**", "yes" if through else f"**{result['right'][:160]}**"]
+        )
         wrong += [f"block {name}"] if not (refused and through) else []
     rows = [[str(cell).replace("|", "/").replace("\n", " ") for cell in row] for row in rows]
     text += "\n## Captures that are refused\n\n" + _sheet.table(["block", "error", "twin captured"], rows)
@@ -201,7 +209,7 @@ def sheet(found: Found) -> tuple[str, list[str]]:
 
 def main() -> int:
     self_check = "--self-check" in sys.argv
-    _experiment.of_tests()
+    _experiment.add_tests_to_path()
     from emulate.graphs.test_refused import CASES as BLOCKS_OF_TESTS
 
     blocks = BLOCKS if self_check else BLOCKS_OF_TESTS

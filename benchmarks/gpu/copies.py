@@ -26,9 +26,9 @@ from _experiment import Found
 CYCLES = 40_000_000
 """About 20 milliseconds."""
 STOOD = 0.5
-"""A call that takes so much of that time has waited for it."""
+"""A call that takes this share of the sleep has waited for it."""
 AWAKE = 0.005
-"""Seconds: a device that sleeps less does not sleep, and tells nothing."""
+"""Seconds; a device that sleeps less does not sleep, which tells nothing."""
 SIZES = {"4 B": 1, "64 KiB": 1 << 14, "1 MiB": 1 << 18, "64 MiB": 1 << 24}
 DIRECTIONS = ("h2d", "d2h", "d2d")
 MEMORIES = ("pageable", "pinned")
@@ -37,35 +37,35 @@ STREAMS = ("default", "side")
 
 
 def names() -> list[str]:
-    """All that are copied: ``h2d pageable blocking contiguous default 4 B``."""
-    found = []
+    """Return the names of all copies: ``h2d pageable blocking contiguous default 4 B``."""
+    copy_names = []
     for direction, memory, blocking, stride, stream in itertools.product(
         DIRECTIONS, MEMORIES, ("blocking", "non-blocking"), STRIDES, STREAMS
     ):
         if direction != "d2d" or memory == "pageable":
             memory = "device" if direction == "d2d" else memory
-            found.append(f"{direction} {memory} {blocking} {stride} {stream}")
-    return found
+            copy_names.append(f"{direction} {memory} {blocking} {stride} {stream}")
+    return copy_names
 
 
 def tensors(direction: str, memory: str, stride: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Source and target of `count` numbers each."""
+    """Return a source and a target of `count` numbers each."""
 
-    def made(on_device: bool, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def tensor_on(on_device: bool, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         if on_device:
             return torch.ones(count, device="cuda", dtype=dtype)
         plain = torch.ones(count, dtype=dtype)
         return plain.pin_memory() if memory == "pinned" else plain
 
-    source, target = made(direction[0] == "d"), made(direction[2] == "d")
+    source, target = tensor_on(direction[0] == "d"), tensor_on(direction[2] == "d")
     if stride == "converted":
-        source = made(direction[0] == "d", torch.float64)
+        source = tensor_on(direction[0] == "d", torch.float64)
     if stride == "transposed" and count > 1:
         return source.view(-1, 128).t(), target.view(128, -1)
     return source, target
 
 
-def copied(name: str, size: str, emulated: bool) -> Found:
+def measure_copy(name: str, size: str, emulated: bool) -> Found:
     direction, memory, blocking, stride, stream = name.split(" ")
     source, target = tensors(direction, memory, stride, SIZES[size])
     side = torch.cuda.Stream() if stream == "side" else torch.cuda.current_stream()
@@ -77,7 +77,7 @@ def copied(name: str, size: str, emulated: bool) -> Found:
         for _ in range(2):
             copy()
         torch.cuda.synchronize()
-        warned = _seen.count(copy)
+        warned = _seen.count_waits(copy)
         slept, behind, alone, done = [], [], [], []
         for _ in range(1 if emulated else 3):
             torch.cuda.synchronize()
@@ -104,42 +104,48 @@ def seconds(call: Any) -> float:
 
 
 def part(name: str, emulated: bool) -> Any:
-    """Every copy of one size, in one process; "predicted" is what the emulated device says."""
+    """Measure every copy of one size; "predicted" on the emulated device."""
     way, _, size = name.partition(" ")
-    found: Found = {}
+    measurements: Found = {}
     with _experiment.device(emulated or way == "predicted"):
-        for one in names():
+        for copy_name in names():
             try:
-                found[one] = copied(one, size, emulated or way == "predicted")
+                measurements[copy_name] = measure_copy(copy_name, size, emulated or way == "predicted")
             except RuntimeError as error:
-                found[one] = {"failed": str(error)[:120]}
-    return found
+                measurements[copy_name] = {"failed": str(error)[:120]}
+    return measurements
 
 
-def sheet(found: Found) -> tuple[str, list[str]]:
+def sheet(results: Found) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
     agreed = debug = total = 0
     for size in SIZES:
-        real, said = found.get(f"measured {size}"), found.get(f"predicted {size}")
+        real, said = results.get(f"measured {size}"), results.get(f"predicted {size}")
         if real is None or said is None:
             continue
-        for name, one in real.items():
+        for name, real_copy in real.items():
             other = said[name]
-            if "failed" in one or "failed" in other:
+            if "failed" in real_copy or "failed" in other:
                 rows.append(
-                    [*name.split(" "), size, one.get("failed", ""), other.get("failed", ""), *[""] * 3]
+                    [*name.split(" "), size, real_copy.get("failed", ""), other.get("failed", ""), *[""] * 3]
                 )
                 wrong.append(f"{name} {size} failed")
                 continue
             total += 1
-            agreed += one["stood"] is bool(other["warned"])
-            debug += one["warned"] == other["warned"]
-            answer = {None: "not asked", True: "waits", False: "goes on"}[one["stood"]]
-            cells = [answer, one["warned"], other["warned"], f"{one['alone']:.1f}", f"{one['rate']:.2f}"]
+            agreed += real_copy["stood"] is bool(other["warned"])
+            debug += real_copy["warned"] == other["warned"]
+            answer = {None: "not asked", True: "waits", False: "goes on"}[real_copy["stood"]]
+            cells = [
+                answer,
+                real_copy["warned"],
+                other["warned"],
+                f"{real_copy['alone']:.1f}",
+                f"{real_copy['rate']:.2f}",
+            ]
             rows.append([*name.split(" "), size, *cells])
-            if one["warned"] != other["warned"]:
-                wrong.append(f"{name} {size}: {one['warned']} and {other['warned']}")
+            if real_copy["warned"] != other["warned"]:
+                wrong.append(f"{name} {size}: {real_copy['warned']} and {other['warned']}")
     columns = [
         "direction",
         "memory",

@@ -38,8 +38,8 @@ def words(case: str, small: bool) -> list[str]:
     return [case, "--steps", str(WARM_UP + TIMED), *(["--small"] if small else [])]
 
 
-def predicted(case: str, small: bool, gpu: str) -> Found:
-    """What the check says: milliseconds of a step with their interval, bytes, calls."""
+def predict(case: str, small: bool, gpu: str) -> Found:
+    """Return what the check predicts: milliseconds of a step with the interval, bytes, calls."""
     from gapless.analyze.reports import report
     from gapless.memory.report import ReportOptions
     from gapless.memory.report import report as of_memory
@@ -50,7 +50,7 @@ def predicted(case: str, small: bool, gpu: str) -> Found:
         options = ["--dry", "--memory", "--gpu", gpu, "--no-loader", "--steps", "all", "-q", "-o", str(saved)]
         done = subprocess.run(
             [sys.executable, "-m", "gapless", "check", *options, str(SCRIPT), *words(case, small)],
-            env=_experiment.hidden(), capture_output=True, text=True, cwd=folder,
+            env=_experiment.environment_without_gpu(), capture_output=True, text=True, cwd=folder,
         )  # fmt: skip
         if not saved.exists():
             raise RuntimeError(f"gapless check failed: {done.stderr[-600:]}")
@@ -62,7 +62,7 @@ def predicted(case: str, small: bool, gpu: str) -> Found:
     memory = of_memory(run, ReportOptions(tried=())).baseline
     step = estimate.step
     return {
-        "step": [one / 1e6 for one in (step.least, step.likely, step.most)],
+        "step": [duration / 1e6 for duration in (step.least, step.likely, step.most)],
         "allocated": memory.peak_allocated,
         "reserved": memory.peak_reserved,
         "mallocs": memory.mallocs,
@@ -70,8 +70,8 @@ def predicted(case: str, small: bool, gpu: str) -> Found:
     }
 
 
-def measured(case: str, small: bool) -> Found:
-    """The same script on the device: its clock, and the allocator's counters."""
+def measure(case: str, small: bool) -> Found:
+    """Run the script on the device; return its step time and the allocator's counters."""
     if not small:
         torch.cuda.reset_peak_memory_stats()
     step = _steps.seconds(SCRIPT, words(case, small), WARM_UP, TIMED)
@@ -88,16 +88,16 @@ def measured(case: str, small: bool) -> Found:
 def part(name: str, emulated: bool) -> Any:
     way, case = name.split(" ")
     if way == "predicted":
-        return predicted(case, emulated, name_of_gpu())
+        return predict(case, emulated, name_of_gpu())
     with _experiment.device(emulated, dry=True):
-        return measured(case, emulated)
+        return measure(case, emulated)
 
 
-def sheet(found: Found) -> tuple[str, list[str]]:
+def sheet(results: Found) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
     for case in _sizes.CASES:
-        said, real = found.get(f"predicted {case}"), found.get(f"measured {case}")
+        said, real = results.get(f"predicted {case}"), results.get(f"measured {case}")
         if said is None or real is None:
             wrong.append(f"{case} was not looked at in both ways")
             continue
@@ -118,7 +118,9 @@ def sheet(found: Found) -> tuple[str, list[str]]:
 
 
 def main() -> int:
-    groups = [([f"{way} {one}" for one in _sizes.CASES], n) for way, n in (("predicted", 5), ("measured", 1))]
+    groups = [
+        ([f"{way} {case}" for case in _sizes.CASES], n) for way, n in (("predicted", 5), ("measured", 1))
+    ]
     return _experiment.Stage(
         __doc__, __file__, "Dry runs at real size, and the GPU",
         f"{WARM_UP} steps of warm-up, {TIMED} timed, device synchronized at both ends; peaks of the whole "

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 Step = Callable[[], object]
 SIZE, SMALL = 1024, 32
-"""Features of a layer; those of a self-check."""
+"""Features of a layer; those in a self-check."""
 
 
 class Setting:
@@ -133,7 +133,7 @@ CASES: dict[str, tuple[str, Callable[[Setting], object], Callable[[Setting], obj
 
 
 def in_turn(steps: list[Step], small: bool) -> list[float]:
-    """Milliseconds of each, and the least and the most that the first is longer than the second."""
+    """Return the median milliseconds of each step, and the interval of their differences (10 % to 90 %)."""
     rounds, block = (2, 1) if small else (21, 20)
     taken: list[list[float]] = [[] for _ in steps]
     for turn in range(rounds + 1):
@@ -150,77 +150,79 @@ def in_turn(steps: list[Step], small: bool) -> list[float]:
 
 
 def both(steps: list[Step], small: bool) -> Found:
-    """Times and waits of two versions; what fails leaves the others."""
+    """Return times and waits of two versions, or how they failed."""
     try:
-        return {"times": in_turn(steps, small), "waits": [_seen.count(step) for step in steps]}
+        return {"times": in_turn(steps, small), "waits": [_seen.count_waits(step) for step in steps]}
     except Exception as error:
         return {"failed": f"{type(error).__name__}: {str(error)[:120]}"}
 
 
 def fixes(small: bool) -> Found:
-    found: Found = {}
+    outcomes: Found = {}
     for name, (_, wrong, right) in CASES.items():
         setting = Setting(SMALL if small else SIZE)
-        steps: list[Step] = [lambda one=one, s=setting: one(s) for one in (wrong, right)]
-        found[name] = both(steps, small)
-    return found
+        steps: list[Step] = [lambda version=version, s=setting: version(s) for version in (wrong, right)]
+        outcomes[name] = both(steps, small)
+    return outcomes
 
 
-def predicted(name: str, gpu: str, size: int) -> Found:
-    """Waits of both versions, and the gain in milliseconds of leaving out those of the first."""
+def predict(name: str, gpu: str, size: int) -> Found:
+    """Return the waits of both versions, and the predicted gain (ms) of removing those of the first."""
     from gapless.analyze.estimate.estimate import estimate
     from gapless.analyze.reports import report
     from gapless.analyze.run.steps import find_steps
     from gapless.emulation.emulator import Emulator
 
     _, wrong, right = CASES[name]
-    found: Found = {"waits": [], "steps": []}
+    prediction: Found = {"waits": [], "steps": []}
     for version in (wrong, right):
         with Emulator(gpu=gpu, programme=True) as emulator:
             setting = Setting(size)
             for _ in range(8):
                 version(setting)
         session = emulator.session()
-        told = report(session)
-        found["waits"].append(told.steps.waits_per_step)
-        if told.estimate is not None and not told.estimate.refused:
-            step = told.estimate.step
-            found["steps"].append([one / 1e6 for one in (step.least, step.likely, step.most)])
+        run_report = report(session)
+        prediction["waits"].append(run_report.steps.waits_per_step)
+        if run_report.estimate is not None and not run_report.estimate.refused:
+            step = run_report.estimate.step
+            prediction["steps"].append([duration / 1e6 for duration in (step.least, step.likely, step.most)])
         if version is wrong:
             every = list(range(len(session.sites)))
             priced = estimate(session, find_steps(session.marks), {0: every}) if every else None
             each = priced.prices.each if priced is not None else ()
-            found["gain"] = each[0].alone / 1e6 if each else 0.0
-    return found
+            prediction["gain"] = each[0].alone / 1e6 if each else 0.0
+    return prediction
 
 
 def operations(small: bool) -> Found:
-    """Each operation of gapless.ops and the line it replaces, forward and backward."""
-    module = _experiment.of_benchmarks("ops")
-    found: Found = {}
+    """Compare each operation of gapless.ops with the line it replaces, forward and backward."""
+    module = _experiment.load_benchmark("ops")
+    outcomes: Found = {}
     for case in module.CASES[::6] if small else module.CASES:
         for density in (0.1, 0.9) if case.masked else (0.5,):
             data = module.Data(64 if small else 65_536, density, "cuda")
             calls = (case.theirs, case.ours)
-            steps: list[Step] = [lambda call=call, data=data: module.both_ways(call, data) for call in calls]
-            found[f"{case.name} {density}"] = both(steps, small)
-    return found
+            steps: list[Step] = [
+                lambda call=call, data=data: module.run_with_backward(call, data) for call in calls
+            ]
+            outcomes[f"{case.name} {density}"] = both(steps, small)
+    return outcomes
 
 
 def part(name: str, emulated: bool) -> Any:
     way, _, which = name.partition(" ")
     if way == "predicted":
         gpu = torch.cuda.get_device_name() if _experiment.REAL else "H100"
-        return predicted(which, gpu, SMALL if emulated else SIZE)
+        return predict(which, gpu, SMALL if emulated else SIZE)
     with _experiment.device(emulated):
         return (operations if way == "operations" else fixes)(emulated)
 
 
-def sheet(found: Found) -> tuple[str, list[str]]:
+def sheet(results: Found) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
-    for name, real in found.get("fixes", {}).items():
-        said = found.get(f"predicted {name}", {"waits": ["?", "?"], "gain": -1.0})
+    for name, real in results.get("fixes", {}).items():
+        said = results.get(f"predicted {name}", {"waits": ["?", "?"], "gain": -1.0})
         if "failed" in real:
             wrong.append(f"{name}: {real['failed']}")
             continue
@@ -233,7 +235,7 @@ def sheet(found: Found) -> tuple[str, list[str]]:
     columns = ["what", "rule", "syncs by debug mode", "predicted", "ms a step", "gain", "gain predicted"]
     text = _sheet.table(columns, rows) + "\n## gapless.ops beside the lines they replace\n\n"
     rows = []
-    for name, row in found.get("operations", {}).items():
+    for name, row in results.get("operations", {}).items():
         if "failed" in row:
             wrong.append(f"{name}: {row['failed']}")
             continue
@@ -243,7 +245,7 @@ def sheet(found: Found) -> tuple[str, list[str]]:
         if row["waits"][1]:
             wrong.append(f"{name} waits")
     text += _sheet.table(["operation", "density", "syncs", "ms", "faster"], rows)
-    return text + "".join(f"\n- {one}\n" for one in wrong), wrong
+    return text + "".join(f"\n- {problem}\n" for problem in wrong), wrong
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ def make_metrics(device: str) -> Any:
 
 @dataclass
 class Training:
-    """A small network with its optimizer and metrics; inputs stay where they are."""
+    """A small network with its optimizer and metrics; its inputs stay in place."""
 
     device: str
 
@@ -73,7 +73,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 def run(training: Training, step: Any) -> float:
-    """The largest difference between the metrics and those of the CPU, after all batches."""
+    """Return the largest difference between the metrics and the CPU's after all batches."""
     reference = make_metrics("cpu")
     training.metrics.reset()
     for images, labels in batches():
@@ -81,12 +81,12 @@ def run(training: Training, step: Any) -> float:
         training.labels.copy_(labels)
         step()
         reference.update(training.output.cpu(), labels)
-    seen, wanted = training.metrics.compute(), reference.compute()
-    return max(abs(float(seen[name]) - float(wanted[name])) for name in wanted)
+    values, wanted = training.metrics.compute(), reference.compute()
+    return max(abs(float(values[name]) - float(wanted[name])) for name in wanted)
 
 
-def captured(training: Training) -> torch.cuda.CUDAGraph:
-    """The step as a graph, after it has run a few times on another stream."""
+def capture(training: Training) -> torch.cuda.CUDAGraph:
+    """Return the step as a graph, after warm-up runs on another stream."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -120,13 +120,16 @@ def main() -> int:
     if not _experiment.REAL:
         return _experiment.no_gpu()
     training = Training("cuda")
-    graph = captured(training)
+    graph = capture(training)
     apart = run(training, graph.replay)
     eager = Training("cuda")
-    times = [median_interval(one) for one in _stages.in_turn([eager.step, graph.replay], rounds=15, block=50)]
+    times = [
+        median_interval(samples)
+        for samples in _stages.in_turn([eager.step, graph.replay], rounds=15, block=50)
+    ]
     rows: list[list[object]] = [
-        [name, f"{1e3 * one.median:.3f}", f"{1e3 * one.low:.3f} to {1e3 * one.high:.3f}"]
-        for name, one in zip(("eager", "graph"), times, strict=True)
+        [name, f"{1e3 * interval.median:.3f}", f"{1e3 * interval.low:.3f} to {1e3 * interval.high:.3f}"]
+        for name, interval in zip(("eager", "graph"), times, strict=True)
     ]
     method = (
         f"forward, backward, SGD and four metrics of {BATCH} samples; {BATCHES} batches "

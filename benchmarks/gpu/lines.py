@@ -39,19 +39,19 @@ TWO_GPUS = ("multi_gpu_model_parallel",)
 ONE_RANK = ("ddp", "fsdp2")
 SMALL = ("examples/segmentation/original.py", "tests/field/scripts/gan.py", "tests/field/scripts/ddp.py",
          "tests/field/scripts/transformer_gpt.py")  # fmt: skip
-"""What the self-check runs."""
-LARGEST = 400 << 20
-"""Bytes of a profile that is still read."""
+"""Run by the self-check."""
+MAX_PROFILE_BYTES = 400 << 20
+"""Larger profiles are not read."""
 
 
 def scripts() -> dict[str, list[str]]:
-    """Each script and its arguments."""
+    """Return each script with its arguments."""
     field = sorted(path for path in FIELD.glob("*.py") if path.stem not in TWO_GPUS)
     return EXAMPLES | {path.relative_to(ROOT).as_posix(): [] for path in field}
 
 
 def environment(script: str) -> dict[str, str]:
-    """What a launcher would set: some scripts are of one rank here."""
+    """Return the variables a launcher would set for scripts of one rank."""
     if Path(script).stem not in ONE_RANK:
         return {}
     return {
@@ -61,7 +61,7 @@ def environment(script: str) -> dict[str, str]:
 
 
 def execute(command: list[str]) -> None:
-    """The script, as it is, in a folder of its own: some write checkpoints."""
+    """Run the script unchanged in a temporary folder: some write checkpoints."""
     path = ROOT / command[0]
     sys.argv = [str(path), *command[1:]]
     sys.path.insert(0, str(path.parent))
@@ -77,34 +77,34 @@ def execute(command: list[str]) -> None:
 
 
 def part(name: str, emulated: bool) -> Any:
-    """Waits by line, in one of the three ways."""
+    """Return the waits by line, seen in one of three ways."""
     way, script = name.split(" ")
     command = [script, *scripts()[script]]
     os.environ.update(environment(script))
     folder = (ROOT / script).parent
     if way == "predicted":
-        return _seen.predicted(command, _experiment.hidden() | environment(script))
-    found: Counter[str] = Counter()
+        return _seen.predict_waits(command, _experiment.environment_without_gpu() | environment(script))
+    counts: Counter[str] = Counter()
     with _experiment.device(emulated):
         if way == "debug":
-            with _seen.by_debug_mode(folder, found):
+            with _seen.record_debug_mode(folder, counts):
                 execute(command)
-            return dict(found)
+            return dict(counts)
         with _seen.profiler(not emulated) as profiler:
             execute(command)
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > MAX_PROFILE_BYTES:
             raise RuntimeError(f"the profile has {path.stat().st_size >> 20} MB")
         if emulated:
             on_paper(path)
-        return _seen.in_profile(path)
+        return _seen.waits_in_profile(path)
 
 
 def on_paper(path: Path) -> None:
-    """Write the device's work that numbers read would have made into a profile that has none."""
-    _experiment.of_tests()
+    """Add to a profile without device work the work that its reads would have caused."""
+    _experiment.add_tests_to_path()
     from profiled_gpu import PaperGpu
 
     document = json.loads(path.read_text())
@@ -113,31 +113,36 @@ def on_paper(path: Path) -> None:
     path.write_text(json.dumps(document))
 
 
-def compared(found: Found, way: str, which: int) -> tuple[list[list[object]], int, int, int]:
-    """Rows that differ between a way of looking and the prediction; places seen, said, and both."""
+def compare(results: Found, way: str, which: int) -> tuple[list[list[object]], int, int, int]:
+    """Return the rows that differ from the prediction, and the numbers of places seen, predicted, and
+    both."""
     rows: list[list[object]] = []
-    seen = said = both = 0
+    waiting = said = both = 0
     for script in scripts():
-        real, prediction = found.get(f"{way} {script}"), found.get(f"predicted {script}")
+        real, prediction = results.get(f"{way} {script}"), results.get(f"predicted {script}")
         if real is None or prediction is None:
             continue
-        told = prediction[which]
-        seen, said, both = seen + len(real), said + len(told), both + len(real.keys() & told.keys())
+        predicted_lines = prediction[which]
+        waiting, said, both = (
+            waiting + len(real),
+            said + len(predicted_lines),
+            both + len(real.keys() & predicted_lines.keys()),
+        )
         rows += [
-            [script, line, real.get(line, 0), told.get(line, 0)]
-            for line in sorted({*real, *told})
-            if real.get(line, 0) != told.get(line, 0)
+            [script, line, real.get(line, 0), predicted_lines.get(line, 0)]
+            for line in sorted({*real, *predicted_lines})
+            if real.get(line, 0) != predicted_lines.get(line, 0)
         ]
-    return rows, seen, said, both
+    return rows, waiting, said, both
 
 
-def sheet(found: Found) -> tuple[str, list[str]]:
+def sheet(results: Found) -> tuple[str, list[str]]:
     text, wrong = "", []
     ways = (("debug", "Debug mode", "line"), ("profile", "The driver", "function"))
     for which, (way, title, unit) in enumerate(ways):
-        rows, seen, said, both = compared(found, way, which)
-        text += f"## {title}\n\n{seen} {unit}s wait, {said} were said to, {both} are both: "
-        text += f"precision {both / max(said, 1):.3f}, recall {both / max(seen, 1):.3f}. "
+        rows, waiting, said, both = compare(results, way, which)
+        text += f"## {title}\n\n{waiting} {unit}s wait, {said} were said to, {both} are both: "
+        text += f"precision {both / max(said, 1):.3f}, recall {both / max(waiting, 1):.3f}. "
         text += f"{len(rows)} differ in number:\n\n"
         text += _sheet.table(["script", unit, "GPU", "predicted"], rows) + "\n"
         # A profile on paper takes each number that is read for one of the GPU's, and holds no other waits.

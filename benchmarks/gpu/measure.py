@@ -31,11 +31,11 @@ import _sheet
 
 @dataclass(frozen=True)
 class Stage:
-    """A script of this folder, the seconds that it may take, and what it measures."""
+    """A script of this folder, its time limit in seconds, and what it measures."""
 
     name: str
     seconds: int
-    what: str
+    purpose: str
 
     def command(self, self_check: bool) -> list[str]:
         return [sys.executable, str(HERE / f"{self.name}.py"), *(["--self-check"] if self_check else [])]
@@ -57,32 +57,32 @@ STAGES = (
     Stage("graphs", 60, "a whole step in one CUDA graph"),
     Stage("overheads", 200, "what profiles, callbacks, guards and metrics cost"),
 )
-"""In the order of their worth. Their seconds are for a machine with 16 cores; a self-check has `SLOW` times
-as many, for two."""
-SLOW = 4
+"""Most valuable first. Seconds on a machine with 16 cores; a self-check gets `SLOWDOWN` times as many, for
+two."""
+SLOWDOWN = 4
 
 Runner = Callable[[Sequence[str], float], str]
-"""Runs a command for so many seconds at most: ``done``, ``failed`` or ``out of time``."""
+"""Runs a command for at most so many seconds: ``done``, ``failed`` or ``out of time``."""
 
 
-def ran(command: Sequence[str], seconds: float) -> str:
-    """Run `command`, and end all that it started where it takes longer."""
-    return {0: "done", None: "out of time"}.get(_experiment.ended(command, seconds), "failed")
+def run_limited(command: Sequence[str], seconds: float) -> str:
+    """Run `command` for at most `seconds`, then end all it started."""
+    return {0: "done", None: "out of time"}.get(_experiment.run_for(command, seconds), "failed")
 
 
 VOLUME = 14 << 20
-"""Bytes of files that go into one archive."""
+"""Bytes of files in one archive."""
 
 
 class State:
-    """What became of each stage, in a file that is written after each."""
+    """The outcome of each stage, in a file written after each."""
 
     def __init__(self, path: Path, commit: str) -> None:
         self.path, self.commit = path, commit
         self.known: dict[str, dict[str, object]] = json.loads(path.read_text()) if path.exists() else {}
 
     def done(self, stage: Stage) -> bool:
-        """Whether it ran to its end at this commit."""
+        """Whether the stage completed at this commit."""
         entry = self.known.get(stage.name, {})
         return entry.get("outcome") == "done" and entry.get("commit") == self.commit
 
@@ -93,13 +93,13 @@ class State:
         new.replace(self.path)
 
     def table(self, stages: Sequence[Stage]) -> str:
-        """What is known of each of these, in Markdown."""
+        """Return the stages' outcomes as a Markdown table."""
         rows: list[list[object]] = []
         for stage in stages:
             entry = self.known.get(stage.name, {})
             old = "" if entry.get("commit") in (None, self.commit) else f" at {entry['commit']}"
             outcome = f"{entry.get('outcome', 'not measured yet')}{old}"
-            rows.append([stage.name, outcome, entry.get("seconds", "–"), stage.what])
+            rows.append([stage.name, outcome, entry.get("seconds", "–"), stage.purpose])
         return _sheet.table(["stage", "outcome", "seconds", "what"], rows)
 
 
@@ -111,24 +111,24 @@ def go(
     run: Runner,
     after: Callable[[], None],
 ) -> None:
-    """Run what is not done yet, as far as the seconds of `budget` reach; `after` is called after each."""
+    """Run the stages not done yet, as far as `budget` seconds reach; call `after` after each."""
     begin = time.monotonic()
     for stage in stages:
         left = budget - (time.monotonic() - begin)
         if state.done(stage) or (stage.seconds > left and not self_check):
             continue
-        print(f"\n{stage.name}: {stage.what} (at most {stage.seconds} s)", flush=True)
+        print(f"\n{stage.name}: {stage.purpose} (at most {stage.seconds} s)", flush=True)
         since, outcome = time.monotonic(), "stopped"
         try:
-            outcome = run(stage.command(self_check), stage.seconds * (SLOW if self_check else 1))
+            outcome = run(stage.command(self_check), stage.seconds * (SLOWDOWN if self_check else 1))
         finally:
             state.keep(stage, outcome, time.monotonic() - since)
             after()
 
 
 def pack(folder: Path | None) -> None:
-    """Sheets, figures and what is known of each stage as one archive in `folder`; profiles and snapshots in
-    others, none larger than `VOLUME`."""
+    """Pack sheets, figures and results into one archive in `folder`; profiles and snapshots into others,
+    each at most `VOLUME`."""
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def pack(folder: Path | None) -> None:
 
 
 def missing() -> list[str]:
-    """Packages that Gapless needs and that are not here."""
+    """Return the packages that Gapless needs and that are not installed."""
     return [name for name in ("click", "jinja2", "msgspec", "numpy", "rich") if find_spec(name) is None]
 
 
@@ -162,14 +162,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--self-check", action="store_true", help="run the scripts small, without a GPU")
-    parser.add_argument("--only", nargs="+", choices=[one.name for one in STAGES], help="these stages alone")
+    parser.add_argument(
+        "--only", nargs="+", choices=[stage.name for stage in STAGES], help="these stages alone"
+    )
     parser.add_argument("--again", action="store_true", help="also what is done at this commit")
     parser.add_argument("--budget", type=float, default=3600, help="seconds for all stages together (3600)")
     parser.add_argument("--out", type=Path, help="keep sheets and figures as an archive in this folder")
     options = parser.parse_args()
     if not options.self_check and not _experiment.REAL:
         return _experiment.no_gpu()
-    stages = [one for one in STAGES if not options.only or one.name in options.only]
+    stages = [stage for stage in STAGES if not options.only or stage.name in options.only]
     if lacking := missing():
         print(f"missing here: {', '.join(lacking)}", file=sys.stderr)
         return 2
@@ -179,7 +181,7 @@ def main() -> int:
     if options.again:
         for stage in stages:
             state.known.pop(stage.name, None)
-    go(stages, state, options.budget, options.self_check, ran, lambda: pack(options.out))
+    go(stages, state, options.budget, options.self_check, run_limited, lambda: pack(options.out))
     print(f"\n{state.table(stages)}")
     return 0 if all(state.done(stage) for stage in stages) else 1
 

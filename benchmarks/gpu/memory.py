@@ -22,8 +22,8 @@ WORKLOADS = ("resnet", "sizes")
 STEPS = 12
 
 
-def made(workload: str) -> tuple[nn.Module, list[tuple[int, ...]]]:
-    """A network, and the shape of its input in each step."""
+def make_workload(workload: str) -> tuple[nn.Module, list[tuple[int, ...]]]:
+    """Return a network, and the shape of its input in each step."""
     if workload == "resnet":
         sys.path.insert(0, str(_experiment.HERE.parents[1] / "examples"))
         from models.resnet import resnet18
@@ -36,10 +36,10 @@ def made(workload: str) -> tuple[nn.Module, list[tuple[int, ...]]]:
 
 
 def record(workload: str, target: Path) -> None:
-    """Run the first steps of a workload, and dump the allocator's history."""
+    """Run the first steps of a workload and dump the allocator's history."""
     torch.manual_seed(0)
     torch.cuda.memory._record_memory_history(max_entries=1_000_000)
-    network, shapes = made(workload)
+    network, shapes = make_workload(workload)
     model = network.cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for shape in shapes:
@@ -50,8 +50,8 @@ def record(workload: str, target: Path) -> None:
     torch.cuda.memory._dump_snapshot(str(target))
 
 
-def recorded(folder: Path) -> None:
-    """Every workload under every setting, each in a process of its own."""
+def record_all(folder: Path) -> None:
+    """Record every workload under every setting, each in a process."""
     for workload in WORKLOADS:
         for number, settings in enumerate(SETTINGS):
             target = folder / f"{workload}-{number}.pickle"
@@ -62,17 +62,17 @@ def recorded(folder: Path) -> None:
                 print(f"{target.stem}: {error}", file=sys.stderr)
 
 
-def made_up(folder: Path) -> None:
-    """A snapshot as the viewer reads it, of a run that no GPU made; and that the workloads would run."""
+def make_up_snapshot(folder: Path) -> None:
+    """Write a made-up snapshot in the viewer's format, and check that the workloads run."""
     import pickle
 
     from gapless.memory.export import ExportingSimulation
 
     for workload in WORKLOADS:
-        network, shapes = made(workload)
+        network, shapes = make_workload(workload)
         for shape in shapes[:2]:
             network.to("meta")(torch.empty(shape, device="meta")).mean().backward()
-    written = ExportingSimulation(_experiment.of_benchmarks("memory").training(2_000))
+    written = ExportingSimulation(_experiment.load_benchmark("memory").training(2_000))
     written.go()
     (folder / "made-up.pickle").write_bytes(pickle.dumps(written.snapshot()))
 
@@ -88,11 +88,12 @@ def main() -> int:
     if not options.self_check and not _experiment.REAL:
         return _experiment.no_gpu()
     with _experiment.kept("snapshots", options.self_check) as folder:
-        (made_up if options.self_check else recorded)(folder)
-        table, exact = _experiment.of_benchmarks("memory").validate(folder)
+        (make_up_snapshot if options.self_check else record_all)(folder)
+        table, exact = _experiment.load_benchmark("memory").compare_snapshots(folder)
     method = (
         f"{STEPS} first steps, recorded from an empty allocator, each setting in a process of its own; "
-        f"settings in order: {', '.join(one or 'default' for one in SETTINGS)}; predicted / recorded"
+        f"settings in order: {', '.join(settings or 'default' for settings in SETTINGS)}; predicted / "
+        "recorded"
     )
     title = "The allocator on a real GPU, replayed"
     print(_experiment.keep("memory", title, method, table, options.self_check))

@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 
 def training(size: int) -> Step:
-    """A training step."""
+    """Return a training step."""
     torch.manual_seed(0)
     model = Net(size).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -70,7 +70,7 @@ def seconds(step: Step, block: int) -> float:
 
 
 def in_turn(ways: dict[str, Step], small: bool) -> Found:
-    """Microseconds a step of each, and the median of the ratios to the first, block by block."""
+    """Return the microseconds per step of each, and the median ratio to the first, block by block."""
     rounds, block = (2, 1) if small else (25, 20)
     for step in ways.values():
         seconds(step, 1 if small else 10)
@@ -89,16 +89,17 @@ def in_turn(ways: dict[str, Step], small: bool) -> Found:
 
 
 def profile(small: bool) -> Found:
-    """Steps while `gapless.profile` waits for its window, in it without stacks and with, and behind it."""
+    """Time steps while `gapless.profile` waits for its window, in it without stacks and with, and after
+    it."""
     from gapless.analyze.run.boundary import StepEnds
     from gapless.capture import profiling
 
     step, block = training(32 if small else 128), 4 if small else 20
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(1 if small else 3):
             seconds(step, 3)
-            found.setdefault("plain", []).append(seconds(step, block))
+            times.setdefault("plain", []).append(seconds(step, block))
             window = profiling.Schedule(wait=block + 1, warmup=2, active=block)
             machine = (
                 profiling.machine()
@@ -107,23 +108,23 @@ def profile(small: bool) -> Found:
             )
             recipe = profiling.Recipe(Path(folder) / str(turn), "overheads", window)
             capture = profiling.Profiling(recipe, machine, StepEnds()).start()
-            found.setdefault("before the window", []).append(seconds(step, block))
+            times.setdefault("before the window", []).append(seconds(step, block))
             seconds(step, 3)
-            found.setdefault("recorded", []).append(seconds(step, block - 1))
+            times.setdefault("recorded", []).append(seconds(step, block - 1))
             begun = time.perf_counter()
             seconds(step, 3)
-            found.setdefault("one file written", []).append(time.perf_counter() - begun)
-            found.setdefault("recorded with stacks", []).append(seconds(step, block - 1))
+            times.setdefault("one file written", []).append(time.perf_counter() - begun)
+            times.setdefault("recorded with stacks", []).append(seconds(step, block - 1))
             seconds(step, 1)
-            found.setdefault("behind the window", []).append(seconds(step, block))
+            times.setdefault("behind the window", []).append(seconds(step, block))
             capture.stop()
-    first = found["plain"]
+    first = times["plain"]
     return {
         name: [
             1e6 * statistics.median(own),
             statistics.median(a / b for a, b in zip(own, first, strict=True)),
         ]
-        for name, own in found.items()
+        for name, own in times.items()
     }
 
 
@@ -140,7 +141,7 @@ def guards(small: bool) -> Found:
 
 
 def annotate(small: bool) -> Found:
-    """`gapless.annotate` on the network, outside of a profile."""
+    """Time `gapless.annotate` on the network, outside a profile."""
     import gapless
 
     step = training(32 if small else 128)
@@ -150,8 +151,8 @@ def annotate(small: bool) -> Found:
     return plain | {"annotated, no profile": [labelled, labelled / plain["plain"][0]]}
 
 
-def fitted(trainer: Callable[[list[Any]], None], callback: Callable[[], Any], small: bool) -> Found:
-    """Microseconds of a step in a trainer, with a callback whose window never comes, and without."""
+def time_fit(trainer: Callable[[list[Any]], None], callback: Callable[[], Any], small: bool) -> Found:
+    """Return the microseconds of a trainer's step with a callback that only waits, and without."""
     taken: dict[str, list[float]] = {"plain": [], "GaplessCallback, waiting": []}
     for _ in range(1 if small else 4):
         for name, own in taken.items():
@@ -161,7 +162,7 @@ def fitted(trainer: Callable[[list[Any]], None], callback: Callable[[], Any], sm
             torch.cuda.synchronize()
             own.append((time.perf_counter() - began) / trainer_steps(small))
     best = {name: min(own) for name, own in taken.items()}
-    return {name: [1e6 * one, one / best["plain"]] for name, one in best.items()}
+    return {name: [1e6 * best_seconds, best_seconds / best["plain"]] for name, best_seconds in best.items()}
 
 
 def trainer_steps(small: bool) -> int:
@@ -205,13 +206,15 @@ def lightning(small: bool) -> Found:
     steps = trainer_steps(small)
 
     def trainer(callbacks: list[Any]) -> None:
-        made = library.Trainer(
+        library_trainer = library.Trainer(
             max_steps=steps, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, callbacks=callbacks,
         )  # fmt: skip
-        made.fit(Net(), torch.utils.data.DataLoader(Data(False, 4 * steps), 4))
+        library_trainer.fit(Net(), torch.utils.data.DataLoader(Data(False, 4 * steps), 4))
 
-    return fitted(trainer, lambda: GaplessCallback(wait=10**6, show=False, output=tempfile.mkdtemp()), small)
+    return time_fit(
+        trainer, lambda: GaplessCallback(wait=10**6, show=False, output=tempfile.mkdtemp()), small
+    )
 
 
 def huggingface(small: bool) -> Found:
@@ -238,34 +241,36 @@ def huggingface(small: bool) -> Found:
         data = Data(True, 4 * steps)
         Trainer(model=Net(), args=arguments, train_dataset=data, callbacks=callbacks).train()
 
-    return fitted(trainer, lambda: GaplessCallback(wait=10**6, show=False, output=tempfile.mkdtemp()), small)
+    return time_fit(
+        trainer, lambda: GaplessCallback(wait=10**6, show=False, output=tempfile.mkdtemp()), small
+    )
 
 
 def kernels(call: Step, real: bool) -> int:
-    """Kernels, copies and fills of the device in a call, by the profiler; of the emulated one, operators."""
+    """Return the device's kernels, copies and fills in a call; operators on the emulated device."""
     if not real:
-        return int(_experiment.of_benchmarks("metric_launches").counted(call))
+        return int(_experiment.load_benchmark("metric_launches").count_launches(call))
     with _seen.profiler(True) as profiler:
         call()
         torch.cuda.synchronize()
     from torch.autograd import DeviceType
 
-    return sum(one.device_type == DeviceType.CUDA for one in profiler.events())
+    return sum(event.device_type == DeviceType.CUDA for event in profiler.events())
 
 
 def metrics(classes: int, small: bool) -> Found:
-    """Of each library's five metrics: launches, waits, the CPU's time and the GPU's for an update."""
-    module = _experiment.of_benchmarks("metric_launches")
-    found: Found = {}
+    """Return each library's launches, waits, CPU time and GPU time for an update of five metrics."""
+    module = _experiment.load_benchmark("metric_launches")
+    results_of: Found = {}
     for name, make in module.FIVE.items():
         try:
             update, compute, reset = make(classes)
             batch = module.libraries.batch(classes, 128, "cuda")
             for _ in range(3):
                 update(*batch)
-            waits = _seen.count(lambda update=update, batch=batch: update(*batch))
+            waits = _seen.count_waits(lambda update=update, batch=batch: update(*batch))
             rows = in_turn({"update": lambda update=update, batch=batch: update(*batch)}, small)
-            found[name] = {
+            results_of[name] = {
                 "kernels": kernels(lambda update=update, batch=batch: update(*batch), not small),
                 "compute": kernels(compute, not small),
                 "waits": waits,
@@ -274,12 +279,12 @@ def metrics(classes: int, small: bool) -> Found:
             }
             reset()
         except Exception as error:  # a library that fails leaves the others
-            found[name] = {"failed": f"{type(error).__name__}: {str(error)[:120]}"}
-    return found
+            results_of[name] = {"failed": f"{type(error).__name__}: {str(error)[:120]}"}
+    return results_of
 
 
 def host_time(call: Step, small: bool) -> float:
-    """Microseconds of the CPU for a call, with nothing queued before it."""
+    """Return the CPU's microseconds for a call with nothing queued before it."""
     taken = []
     for _ in range(2 if small else 100):
         torch.cuda.synchronize()
@@ -296,22 +301,22 @@ def part(name: str, emulated: bool) -> Any:
         return globals()[name](emulated)
 
 
-def sheet(found: Found) -> tuple[str, list[str]]:
+def sheet(results: Found) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
     for name in STEPS:
-        for way, (microseconds, ratio) in found.get(name, {}).items():
+        for way, (microseconds, ratio) in results.get(name, {}).items():
             rows.append([name, way, f"{microseconds:,.0f}", f"{ratio:.3f}"])
     text = _sheet.table(["", "step", "µs", "× plain"], rows)
     for classes in CLASSES:
         rows = []
-        for name, one in found.get(f"metrics {classes}", {}).items():
-            if "failed" in one:
-                rows.append([name, one["failed"], *[""] * 4])
-                wrong.append(f"{name}: {one['failed']}")
+        for name, result in results.get(f"metrics {classes}", {}).items():
+            if "failed" in result:
+                rows.append([name, result["failed"], *[""] * 4])
+                wrong.append(f"{name}: {result['failed']}")
                 continue
-            times = (f"{one['launched']:.0f}", f"{one['done']:.0f}")
-            rows.append([name, one["kernels"], one["compute"], one["waits"], *times])
+            times = (f"{result['launched']:.0f}", f"{result['done']:.0f}")
+            rows.append([name, result["kernels"], result["compute"], result["waits"], *times])
         text += f"\n## A mean loss and four macro averages, {classes} classes, batches of 128\n\n"
         columns = ["", "kernels of an update", "of compute", "waits of an update"]
         text += _sheet.table([*columns, "µs of the CPU", "µs until the GPU is done"], rows)

@@ -27,7 +27,7 @@ _MADE_UP: list[Stage] = [
 
 
 def row(experiment: str, before: Stage, after: Stage) -> list[object]:
-    """What was predicted of the step from one stage to the next, and what came of it."""
+    """Return the predicted and the measured gain from one stage to the next."""
     gained = before["step"] - after["step"]
     least, most = before["low"] - after["high"], before["high"] - after["low"]
     apart = before["predicted"] - gained
@@ -47,28 +47,28 @@ def rows(experiment: str, stages: list[Stage]) -> list[list[object]]:
     return [row(experiment, before, after) for before, after in pairwise(stages) if before["predicted"] >= 0]
 
 
-def table(found: list[list[object]]) -> str:
+def table(price_rows: list[list[object]]) -> str:
     columns = ["experiment", "stage", "next", "ms a step", "predicted gain, ms", "measured, ms", "between"]
-    return _sheet.table([*columns, "inside"], found)
+    return _sheet.table([*columns, "inside"], price_rows)
 
 
 def main() -> int:
     options = _experiment.parser(__doc__).parse_args()
     if options.self_check:
-        found = rows("made up", _MADE_UP)
-        print(_experiment.EMULATED + table(found))
-        return 0 if [one[-1] for one in found] == ["yes"] else 1
+        price_rows = rows("made up", _MADE_UP)
+        print(_experiment.EMULATED + table(price_rows))
+        return 0 if [cells[-1] for cells in price_rows] == ["yes"] else 1
     files = {name: _experiment.HERE / f"{name}.json" for name in EXPERIMENTS}
     missing = [f"{name}.py" for name, path in files.items() if not path.exists()]
     if missing:
         print(f"measure first, on a GPU: {', '.join(missing)}", file=sys.stderr)
         return 2
-    found = [one for name, path in files.items() for one in rows(name, json.loads(path.read_text()))]
+    price_rows = [cells for name, path in files.items() for cells in rows(name, json.loads(path.read_text()))]
     method = (
         "steps and gains as metrics.py and loss.py measured them, without a profiler; predicted: the replay "
         "of the stage's profile without the waits whose rules the next stage lacks"
     )
-    print(_experiment.keep("prices", "Predicted and measured prices", method, table(found), False))
+    print(_experiment.keep("prices", "Predicted and measured prices", method, table(price_rows), False))
     return 0
 
 

@@ -37,37 +37,37 @@ CHAINS: dict[str, tuple[str, ...]] = {
 }
 STAGES = [f"{chain}/{stage}" for chain, stages in CHAINS.items() for stage in stages]
 WARM_UP, ACTIVE, TIMED = 8, 4, 20
-"""Optimizer steps that are let pass, that are profiled, that are timed."""
+"""Optimizer steps that warm up, are profiled, are timed."""
 
 
 def words(stage: str, emulated: bool) -> list[str]:
-    """The script's arguments: as many steps as are looked at, and the article's sizes on a GPU."""
+    """Return the script's arguments: enough steps, and the article's sizes on a GPU."""
     steps = ["--steps", str(WARM_UP + TIMED + 1)]
     return steps + (FULL if stage.startswith("metrics/") and not emulated else [])
 
 
-def packed(folder: Path, stage: str) -> Path:
+def profile_path(folder: Path, stage: str) -> Path:
     return folder / f"{stage.replace('/', '-')}.json.gz"
 
 
-def profiled(stage: str, emulated: bool) -> int:
-    """Keep the profile of a few steps as the profiler writes it; how many steps it holds."""
+def record_profile(stage: str, emulated: bool) -> int:
+    """Keep the profile of a few steps as the profiler writes it; return the number of steps in it."""
     from gapless.trace.read import read
 
     with _experiment.kept("profiles", emulated) as folder:
-        target = packed(folder, stage)
+        target = profile_path(folder, stage)
         plain = target.with_suffix("")
         profiler = _seen.profiler(
             not emulated,
             record_shapes=True,
             schedule=torch.profiler.schedule(wait=WARM_UP - 2, warmup=2, active=ACTIVE, repeat=1),
-            on_trace_ready=lambda made: made.export_chrome_trace(str(plain)),
+            on_trace_ready=lambda finished: finished.export_chrome_trace(str(plain)),
         )
 
         def step(number: int) -> None:
             profiler.step()
             if number >= WARM_UP + ACTIVE + 1:
-                raise _steps.Enough
+                raise _steps.StopScript
 
         with profiler:
             _steps.run(ROOT / "examples" / f"{stage}.py", words(stage, emulated), step)
@@ -82,14 +82,14 @@ def profiled(stage: str, emulated: bool) -> int:
 
 
 def evidence(emulated: bool) -> int:
-    """Rows of `gapless trace --evidence` for all profiles, which are kept."""
+    """Write the rows of `gapless trace --evidence` for all profiles; return their number."""
     profiles = sorted((KEPT / "profiles").glob("*.json.gz"))
     if emulated or not profiles:
         return 0
     with _experiment.kept("evidence", emulated) as folder:
         target = folder / "examples.tsv"
         command = [sys.executable, "-m", "gapless", "trace", "--evidence", "-o", str(target)]
-        subprocess.run([*command, *map(str, profiles)], check=True, env=_experiment.hidden())
+        subprocess.run([*command, *map(str, profiles)], check=True, env=_experiment.environment_without_gpu())
         return sum(not line.startswith("#") for line in target.read_text().splitlines())
 
 
@@ -99,21 +99,23 @@ def part(name: str, emulated: bool) -> Any:
         return evidence(emulated)
     with _experiment.device(emulated):
         if way == "profile":
-            return profiled(stage, emulated)
+            return record_profile(stage, emulated)
         script = ROOT / "examples" / f"{stage}.py"
         return _steps.seconds(script, words(stage, emulated), WARM_UP, TIMED)
 
 
 def compare(before: str, after: str, seconds: tuple[float, float]) -> list[object]:
-    """A row of the sheet: what leaving out the waits that went was to save, and what it did."""
+    """Return a row of the sheet: the predicted and measured saving of removing the waits that went."""
     from gapless.analyze.profile.building import build_profile
     from gapless.analyze.profile.profile_findings import find_in_profiles
     from gapless.trace.read import read
 
-    timeline = read(packed(KEPT / "profiles", before))
-    first, second = build_profile(timeline), build_profile(read(packed(KEPT / "profiles", after)))
-    kept = {one.code for one in find_in_profiles([second])}
-    gone = sorted({one.code for one in find_in_profiles([first]) if one.code[:4] == "GAP1"} - kept)
+    timeline = read(profile_path(KEPT / "profiles", before))
+    first, second = build_profile(timeline), build_profile(read(profile_path(KEPT / "profiles", after)))
+    kept = {finding.code for finding in find_in_profiles([second])}
+    gone = sorted(
+        {finding.code for finding in find_in_profiles([first]) if finding.code[:4] == "GAP1"} - kept
+    )
     predicted = 0.0
     if gone:
         prices = build_profile(timeline, requested=gone).prices
@@ -131,20 +133,20 @@ def compare(before: str, after: str, seconds: tuple[float, float]) -> list[objec
     ]
 
 
-def sheet(found: Found) -> tuple[str, list[str]]:
+def sheet(results: Found) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     for before, after in pairwise(STAGES):
-        needed = [f"{way} {one}" for way in ("profile", "time") for one in (before, after)]
-        if before.split("/")[0] == after.split("/")[0] and all(one in found for one in needed):
+        needed = [f"{way} {stage}" for way in ("profile", "time") for stage in (before, after)]
+        if before.split("/")[0] == after.split("/")[0] and all(name in results for name in needed):
             if _experiment.REAL:
-                rows.append(compare(before, after, (found[needed[2]], found[needed[3]])))
+                rows.append(compare(before, after, (results[needed[2]], results[needed[3]])))
             else:
-                steps = [found[one] for one in needed[:2]]
+                steps = [results[name] for name in needed[:2]]
                 rows.append([f"{before} → {after}", f"{steps} steps recorded", *["–"] * 5])
     columns = ["stages", "waits that went", "ms before", "ms after", "predicted", "measured", "points apart"]
     text = _sheet.table(columns, rows)
-    if found.get("evidence"):
-        text += f"\n`gapless trace --evidence` gives {found['evidence']} rows.\n"
+    if results.get("evidence"):
+        text += f"\n`gapless trace --evidence` gives {results['evidence']} rows.\n"
     return text, []
 
 
@@ -154,7 +156,7 @@ def main() -> int:
         __doc__, __file__, "Predicted and measured gains",
         f"profiles of {ACTIVE} steps after {WARM_UP}, with stacks, shapes and synchronization events; times "
         f"of {TIMED} steps without the profiler; predicted: the replay without the waits that the next lacks",
-        [([f"{way} {one}" for one in stages for way in ("profile", "time")], 1), (["evidence"], 1)],
+        [([f"{way} {stage}" for stage in stages for way in ("profile", "time")], 1), (["evidence"], 1)],
         part, sheet, 60,
     ).main()  # fmt: skip
 

@@ -28,15 +28,15 @@ CASES: dict[str, tuple[str, Case]] = {}
 
 
 def case(rule: str) -> Callable[[Case], Case]:
-    def known(function: Case) -> Case:
+    def register(function: Case) -> Case:
         CASES[function.__name__.replace("_", " ")] = (rule, function)
         return function
 
-    return known
+    return register
 
 
 def slow() -> None:
-    """The current stream is busy for a while."""
+    """Keep the current stream busy for a while."""
     torch.cuda._sleep(CYCLES)
 
 
@@ -53,7 +53,7 @@ def current() -> torch.cuda.Stream:
 
 
 def mean(x: torch.Tensor) -> torch.Tensor:
-    """Of numbers that are all equal: the mean is exact."""
+    """Return the mean of equal numbers, which is exact."""
     return x.double().mean()
 
 
@@ -61,7 +61,7 @@ SIDE: list[torch.cuda.Stream] = []
 
 
 def beside() -> torch.cuda.Stream:
-    """A stream beside the current one, which is done; always the same, so that its memory is there."""
+    """Return a second stream, idle and always the same, so that its memory is allocated."""
     if not SIDE:
         SIDE.append(torch.cuda.Stream())
     torch.cuda.synchronize()
@@ -88,10 +88,10 @@ def loss_logged_too_early(right: bool) -> tuple[float, float]:
         host[step].copy_(loss, non_blocking=True)
         done.append(current().record_event())
         copied.append(host[step])
-    for one, event in zip(copied, done, strict=True):
+    for value, event in zip(copied, done, strict=True):
         if right:
             event.synchronize()
-        losses.append(one.item())
+        losses.append(value.item())
     return sum(losses), 6
 
 
@@ -241,39 +241,39 @@ def part(name: str, emulated: bool) -> Any:
     function = CASES[which][1]
     if way == "predicted":
         return rules(function)
-    found: Found = {}
+    results_of: Found = {}
     with _experiment.device(emulated):
         function(True)  # kernels are loaded, and memory is there
         for version in ("wrong", "right"):
-            found[version] = []
+            results_of[version] = []
             for _ in range(1 if emulated else TIMES):
                 torch.cuda.synchronize()
-                found[version].append(function(version == "right"))
-    return found
+                results_of[version].append(function(version == "right"))
+    return results_of
 
 
 def rules(function: Case) -> Found:
-    """What is found in both versions without a GPU."""
+    """Return the rules found in both versions without a GPU."""
     import gapless
     from gapless.analyze.findings.race_findings import findings
 
-    found: Found = {}
+    codes: Found = {}
     for version in ("wrong", "right"):
         SIDE.clear()
-        with gapless.emulate() as seen:
+        with gapless.emulate() as emulated:
             function(version == "right")
-        found[version] = sorted({one.code for one in findings(seen.session.races)})
-    return found
+        codes[version] = sorted({finding.code for finding in findings(emulated.session.races)})
+    return codes
 
 
-def sheet(found: Found) -> tuple[str, list[str]]:
+def sheet(results: Found) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
     for name, (rule, _) in CASES.items():
-        said = found.get(f"predicted {name}", {})
+        said = results.get(f"predicted {name}", {})
         cells: list[object] = [name, rule, ", ".join(said.get("wrong", [])) or "–"]
         for version in ("wrong", "right"):
-            runs = found.get(f"measured {name}", {}).get(version)
+            runs = results.get(f"measured {name}", {}).get(version)
             if runs is None:
                 cells.append("not measured")
                 continue

@@ -32,15 +32,15 @@ SAMPLES = 4
 CYCLES = 20_000_000
 """About ten milliseconds."""
 AWAKE = 0.005
-"""Seconds: a device that sleeps less does not sleep, and tells nothing."""
+"""Seconds; a device that sleeps less does not sleep, which tells nothing."""
 SOME = ("a", "b", "index", "linalg.inv", "masked", "nn.functional.ctc", "nonzero", "unique")
-"""Beginnings of what the self-check runs."""
+"""Prefixes of the entries the self-check runs."""
 Counts = dict[str, int]
 
 
 def calls(emulated: bool) -> list[Any]:
-    """The cases of the first type of each entry."""
-    found = []
+    """Return the cases of the first dtype of each entry."""
+    cases_found = []
     for op in op_db.op_db:
         if emulated and not op.name.startswith(SOME):
             continue
@@ -48,27 +48,27 @@ def calls(emulated: bool) -> list[Any]:
             cases = [case for case in op_db.cases(op, SAMPLES) if case.variant == "function"]
         except Exception:
             continue
-        found += [case for case in cases if case.dtype is cases[0].dtype]
-    return found
+        cases_found += [case for case in cases if case.dtype is cases[0].dtype]
+    return cases_found
 
 
 def over_all(emulated: bool, look: Callable[[Callable[[], None]], int]) -> Counts:
-    """What `look` finds of each call; -1 where the call fails. A first run warms kernels and handles up."""
-    found: Counts = {}
+    """Return what `look` returns for each call; -1 if the call fails. A first run warms up."""
+    counts: Counts = {}
     for case in calls(emulated):
         try:
-            prepared(case)()
-            call = prepared(case)
+            prepare(case)()
+            call = prepare(case)
             torch.cuda.synchronize()
-            found[str(case)] = look(call)
+            counts[str(case)] = look(call)
         except Exception:
             torch.cuda.set_sync_debug_mode("default")
-            found[str(case)] = -1
-    return found
+            counts[str(case)] = -1
+    return counts
 
 
-def prepared(case: Any) -> Callable[[], None]:
-    """The call, forward and backward, with inputs that are on the device."""
+def prepare(case: Any) -> Callable[[], None]:
+    """Return the call, forward and backward, with its inputs on the device."""
     sample = case.sample
     inputs = [op_db.copy_to(value, "cuda") for value in (sample.input, *sample.args)]
     options = op_db.copy_to(sample.kwargs, "cuda")
@@ -81,8 +81,8 @@ def prepared(case: Any) -> Callable[[], None]:
     return call
 
 
-class Behind:
-    """Whether a call takes as long as the work that is queued before it; -1 where that cannot be told."""
+class QueueProbe:
+    """Tells whether a call takes as long as work queued before it; -1 where that cannot be told."""
 
     def __init__(self) -> None:
         self.asleep = min(
@@ -107,11 +107,12 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def evidence(emulated: bool) -> int:
-    """Profile all calls with their shapes; rows of `gapless trace --evidence`, which are kept."""
+    """Profile all calls with shapes; return the number of rows of `gapless trace --evidence`, which are
+    kept."""
     with _seen.profiler(not emulated, record_shapes=True, stacks=False) as profiler:
         for case in calls(emulated):
             try:
-                call = prepared(case)
+                call = prepare(case)
                 with torch.profiler.record_function(str(case)):
                     call()
             except Exception:
@@ -123,7 +124,7 @@ def evidence(emulated: bool) -> int:
             trace = str(Path(temporary) / "op_db.json")
             profiler.export_chrome_trace(trace)
             words = ["-m", "gapless", "trace", "--evidence", "-o", str(target), trace]
-            subprocess.run([sys.executable, *words], check=True, env=_experiment.hidden())
+            subprocess.run([sys.executable, *words], check=True, env=_experiment.environment_without_gpu())
         return sum(not line.startswith("#") for line in target.read_text().splitlines())
 
 
@@ -131,11 +132,11 @@ def part(name: str, emulated: bool) -> Any:
     with _experiment.device(emulated or name == "predicted"):
         if name == "evidence":
             return evidence(emulated)
-        return over_all(emulated, Behind() if name == "stood" else _seen.count)
+        return over_all(emulated, QueueProbe() if name == "stood" else _seen.count_waits)
 
 
-def compared(real: Counts, predicted: Counts) -> tuple[str, list[str]]:
-    """The comparison as Markdown, and the calls whose number of waits differs."""
+def compare(real: Counts, predicted: Counts) -> tuple[str, list[str]]:
+    """Return the comparison as Markdown, and the calls whose number of waits differs."""
     both = [name for name in real if real[name] >= 0 and predicted.get(name, -1) >= 0]
     waits = {name for name in both if real[name]}
     said = {name for name in both if predicted[name]}
@@ -155,22 +156,22 @@ def compared(real: Counts, predicted: Counts) -> tuple[str, list[str]]:
     return text + _sheet.table(["call", "GPU", "predicted"], misses) + "\n", wrong
 
 
-def sheet(found: Found) -> tuple[str, list[str]]:
+def sheet(results: Found) -> tuple[str, list[str]]:
     text, wrong = "", []
-    said = found.get("predicted")
-    if said is not None and "real" in found:
-        told, wrong = compared(found["real"], said)
-        text += f"## By debug mode\n\n{told}"
-    if said is not None and "stood" in found:
+    said = results.get("predicted")
+    if said is not None and "real" in results:
+        comparison, wrong = compare(results["real"], said)
+        text += f"## By debug mode\n\n{comparison}"
+    if said is not None and "stood" in results:
         flags = {name: min(waits, 1) for name, waits in said.items()}
-        told, _ = compared(found["stood"], flags)
-        text += f"## By the clock: whether the call waits for work before it\n\n{told}"
-    if "evidence" in found:
-        text += f"`gapless trace --evidence` gives {found['evidence']} rows of the calls' profile.\n"
-    if found.get("evidence", 1) < 1:
+        comparison, _ = compare(results["stood"], flags)
+        text += f"## By the clock: whether the call waits for work before it\n\n{comparison}"
+    if "evidence" in results:
+        text += f"`gapless trace --evidence` gives {results['evidence']} rows of the calls' profile.\n"
+    if results.get("evidence", 1) < 1:
         wrong.append("no evidence")
-    if _experiment.REAL and "real" in found:
-        (_experiment.HERE / "waits.json").write_text(json.dumps(found["real"], indent=0) + "\n")
+    if _experiment.REAL and "real" in results:
+        (_experiment.HERE / "waits.json").write_text(json.dumps(results["real"], indent=0) + "\n")
     return text, wrong
 
 
