@@ -16,7 +16,7 @@ from _kernel_fit import log_errors
 from _kernel_tables import GPUS, Row
 from scipy.stats import t
 
-from gapless.analyze.estimate.spread import MIDDLE, SHORT, kind_of
+from gapless.analyze.estimate.spread import MAX_MIDDLE_TIME, MAX_SHORT_TIME, spread_kind
 from gapless.analyze.kernel_times.cards import reach
 
 LENGTHS = ("short", "middle", "long")
@@ -32,8 +32,8 @@ def spreads(kept: Sequence[Row]) -> list[list[object]]:
     errors = defaultdict(lambda: defaultdict(list))
     for row, error in zip(kept, log_errors(kept), strict=True):
         time = row.us * 1e3 * np.exp(error)
-        length = LENGTHS[0 if time < SHORT else 1 if time < MIDDLE else 2]
-        kind, _ = kind_of(row.work, GPUS[row.gpu])
+        length = LENGTHS[0 if time < MAX_SHORT_TIME else 1 if time < MAX_MIDDLE_TIME else 2]
+        kind, _ = spread_kind(row.work, GPUS[row.gpu])
         if not (kind.startswith("products") and reach(GPUS[row.gpu]).unsteady):  # those err on their own
             errors[kind, length][row.gpu, row.source].append(float(error))
     table: list[list[object]] = []

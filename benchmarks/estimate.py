@@ -27,7 +27,7 @@ from _operators import Sample, samples
 from torch import nn
 
 from gapless.analyze.estimate.measure import host_times, launch_length
-from gapless.analyze.estimate.spread import spread
+from gapless.analyze.estimate.spread import time_spread
 from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
@@ -89,7 +89,7 @@ def device_rows(profiles: Sequence[Profiled]) -> list[list[object]]:
         before = np.array([kernel_time_before(s.entry, profile.gpu) for s in profile.operators])
         real = np.array([max(s.device, 500) for s in profile.operators])
         off = np.abs(np.log(guess / real))
-        wide = np.array([1.2816 * spread(work(s.entry), profile.gpu) for s in profile.operators])
+        wide = np.array([1.2816 * time_spread(work(s.entry), profile.gpu) for s in profile.operators])
         rows.append(
             [
                 _shorten(profile.name), profile.gpu.name.removeprefix("NVIDIA "), len(profile.operators),

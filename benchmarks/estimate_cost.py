@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gapless.analyze.estimate.programme_steps import recorded
+from gapless.analyze.estimate.programme_steps import recorded_steps
 from gapless.analyze.estimate.timing import times_of
 from gapless.analyze.kernel_times import cards, families, products
 from gapless.analyze.kernel_times import operator_work as work
@@ -113,7 +113,7 @@ def microseconds(session: Session) -> tuple[int, int, float, float, float]:
     assert programme is not None
     operators = [
         entry
-        for step in recorded(programme, find_steps(session.marks))
+        for step in recorded_steps(programme, find_steps(session.marks))
         for entry in step
         if entry.kind == "operator"
     ]

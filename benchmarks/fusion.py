@@ -19,7 +19,7 @@ PASSES = ("forward", "backward", "optimizer")
 
 def count_modelled(name: str) -> Counts:
     """Return the estimate's kernel counts for a training step, by pass."""
-    from gapless.analyze.estimate.fusion import fused
+    from gapless.analyze.estimate.fusion import fuse
     from gapless.analyze.kernel_times.operator_work import work
     from gapless.emulation.emulator import Emulator
 
@@ -32,7 +32,7 @@ def count_modelled(name: str) -> Counts:
         programme = emulator.session().programme
     assert programme is not None
     counts: Counts = {}
-    for entry in fused(tuple(programme.entries[at] for at in programme.bodies[programme.segments[1].body])):
+    for entry in fuse(tuple(programme.entries[at] for at in programme.bodies[programme.segments[1].body])):
         if entry.kind == "operator" and entry.compiled and work(entry).kernels:
             part = "optimizer" if name == OPTIMIZER else "backward" if entry.backward else "forward"
             counts[part] = counts.get(part, 0) + 1

@@ -12,9 +12,9 @@ import _sheet
 import torch
 from _host_models import Step, models
 
-from gapless.analyze.estimate.programme_steps import recorded
+from gapless.analyze.estimate.programme_steps import recorded_steps
 from gapless.analyze.estimate.times import USUAL
-from gapless.analyze.estimate.timing import MEASURED, Times, times_of
+from gapless.analyze.estimate.timing import MEASURED_HOST_SPREAD, Times, times_of
 from gapless.analyze.run.steps import find_steps
 from gapless.capture import host_speed
 from gapless.emulation.emulator import Emulator
@@ -40,7 +40,7 @@ def record_step(make: Callable[[str], Step]) -> list[Entry]:
             step()
         session = emulator.session(script=("step.py",), ending=Ending())
     assert session.programme is not None
-    return list(recorded(session.programme, find_steps(session.marks))[-1])
+    return list(recorded_steps(session.programme, find_steps(session.marks))[-1])
 
 
 def predict_host(step: list[Entry], times: Times) -> float:
@@ -116,7 +116,7 @@ def main() -> None:
         f"usual host's, and `host_speed.USUAL` is {host_speed.USUAL / 1e3:.0f}. Predictions scaled by the "
         f"probe are off by a factor of {math.exp(statistics.median(off)):.2f} in the median and "
         f"{math.exp(max(off)):.2f} at worst; the logarithm's standard deviation is "
-        f"{statistics.pstdev(scaled, 0.0):.2f}, and an interval takes {MEASURED:g}.\n"
+        f"{statistics.pstdev(scaled, 0.0):.2f}, and an interval takes {MEASURED_HOST_SPREAD:g}.\n"
     )
     print(text)
     _sheet.write("host", text)

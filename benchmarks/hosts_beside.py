@@ -17,7 +17,7 @@ from pathlib import Path
 import _sheet
 from _kernel_tables import rows
 
-from gapless.analyze.estimate.times import USUAL, of_machines_with
+from gapless.analyze.estimate.times import USUAL, host_factor_beside
 
 REFERENCE = "A100-PCIE-40GB"
 """GPU whose host counts as the usual CPU."""
@@ -47,7 +47,7 @@ def sheet(folder: Path) -> str:
     for gpu, mine in sorted(by_gpu.items()):
         times = [(mine[op] - call) / (usual[op] - call) for op in mine if op in usual]
         low, middle, high = statistics.quantiles(times, n=4)
-        cells = [f"{middle:.2f} ({low:.2f} to {high:.2f})", f"{of_machines_with(gpu):g}"]
+        cells = [f"{middle:.2f} ({low:.2f} to {high:.2f})", f"{host_factor_beside(gpu):g}"]
         table.append([gpu, len(times), f"{statistics.median(mine.values()):.0f}", *cells])
     text = _sheet.header(
         "CPUs beside GPUs",

@@ -12,7 +12,7 @@ from _kernel_models import runs
 from estimate import read_profiles
 from kernel_times import GPUS, of_its_class
 
-from gapless.analyze.estimate.draws import interval, paces
+from gapless.analyze.estimate.draws import draw_machines, interval
 from gapless.analyze.estimate.timing import Times
 from gapless.model.programme import Entry, Gpu
 
@@ -31,7 +31,8 @@ def compare(entries: Iterable[tuple[Entry, int]], gpu: Gpu, real: float) -> tupl
     representatives = [first[entry.name, entry.inputs, entry.dtype] for entry, _ in entry_list]
     length = np.array([times.timed(entry).device * count for entry, count in entry_list], float)
     total = interval(
-        length.sum(), [(length * pace.device).sum() for pace in paces(representatives, times.doubt, 0.0)]
+        length.sum(),
+        [(length * pace.device).sum() for pace in draw_machines(representatives, times.doubt, 0.0)],
     )
     return total.likely / real, total.most / max(total.least, 1), total.least <= real <= total.most
 

@@ -26,7 +26,7 @@ from _kernel_small import one_by_one
 from _kernel_spread import spreads
 from _kernel_tables import GPUS, Row, rows
 
-from gapless.analyze.estimate.spread import spread
+from gapless.analyze.estimate.spread import time_spread
 from gapless.analyze.kernel_times import cards, products
 from gapless.analyze.kernel_times import durations as kernels
 from gapless.analyze.kernel_times.durations import device_time
@@ -125,7 +125,7 @@ def _cells(chosen: Sequence[Row], card: Gpu) -> list[object]:
     entries = [row.entry for row in chosen]
     before = np.array([kernel_time_before(entry, card) for entry in entries]) / 1e3
     now = np.array([device_time(row.work, card) for row in chosen]) / 1e3
-    wide = np.array([1.2816 * spread(row.work, card) for row in chosen])
+    wide = np.array([1.2816 * time_spread(row.work, card) for row in chosen])
     inside = (np.abs(np.log(real / now)) <= wide).mean()
     return [
         _format_errors(before, real),

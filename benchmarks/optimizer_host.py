@@ -10,7 +10,7 @@ from typing import Any
 import _sheet
 import torch
 
-from gapless.analyze.estimate.times import UPDATES
+from gapless.analyze.estimate.times import OPTIMIZER_PYTHON
 from gapless.capture import host_speed
 
 PARAMETERS = 465
@@ -64,7 +64,7 @@ def sheet() -> str:
                 for groups, count in ((1, 1), (1, PARAMETERS), (PARAMETERS, PARAMETERS))
             )
             measured_us = step, (apart - together) / (PARAMETERS - 1), (together - step) / (PARAMETERS - 1)
-            assumed = [each / 1e3 for each in UPDATES[way]]
+            assumed = [each / 1e3 for each in OPTIMIZER_PYTHON[way]]
             cells = [
                 f"{measured:.1f} ({taken:g})" for measured, taken in zip(measured_us, assumed, strict=True)
             ]

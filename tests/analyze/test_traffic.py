@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programmes import A100
 
-from gapless.analyze.estimate.collective_times import moved
-from gapless.analyze.estimate.traffic import buffers
+from gapless.analyze.estimate.collective_times import bytes_moved
+from gapless.analyze.estimate.traffic import communication_buffers
 from gapless.analyze.session_report import report
 from gapless.model import Environment, Mark, Session, SourceLine
 from gapless.model.programme import Entry, Programme, Segment
@@ -35,13 +35,13 @@ def test_bytes_are_those_of_rings(ranks: int, part: int) -> None:
     ):
         entry = Entry(kind="collective", name=name, ranks=ranks, reads=brought, writes=has)
         expected = ring(ranks, part, rounds)
-        assert moved(entry) == pytest.approx((expected, expected)), name
+        assert bytes_moved(entry) == pytest.approx((expected, expected)), name
 
 
 def test_one_alone_sends_to_one() -> None:
-    assert moved(Entry(kind="collective", name="send", ranks=8, reads=5)) == (5, 0)
-    assert moved(Entry(kind="collective", name="recv", ranks=8, writes=5)) == (0, 5)
-    assert moved(Entry(kind="collective", name="barrier", ranks=8)) == (0, 0)
+    assert bytes_moved(Entry(kind="collective", name="send", ranks=8, reads=5)) == (5, 0)
+    assert bytes_moved(Entry(kind="collective", name="recv", ranks=8, writes=5)) == (0, 5)
+    assert bytes_moved(Entry(kind="collective", name="barrier", ranks=8)) == (0, 0)
 
 
 def session(steps: int = 8) -> Session:
@@ -97,14 +97,14 @@ def test_nccl_takes_memory_for_each_group_that_meets_on_the_gpu(kinds: list[str]
         )
         for at, kind in enumerate(kinds)
     ]
-    reserved = buffers(Session(programme=Programme(entries=tuple(entries))))
+    reserved = communication_buffers(Session(programme=Programme(entries=tuple(entries))))
     groups = {"pairs" if kind in ("send", "recv") else kind for kind in kinds} - {"host", "alone"}
     if not groups:
         assert reserved is None
         return
     assert reserved is not None
     assert reserved.groups == len(groups)
-    single = buffers(
+    single = communication_buffers(
         Session(programme=Programme(entries=(Entry(kind="collective", name="all_reduce", ranks=2),)))
     )
     assert single is not None
@@ -114,4 +114,4 @@ def test_nccl_takes_memory_for_each_group_that_meets_on_the_gpu(kinds: list[str]
 
 
 def test_without_a_programme_nothing_is_known_of_nccl() -> None:
-    assert buffers(Session()) is None
+    assert communication_buffers(Session()) is None

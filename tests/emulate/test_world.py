@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gapless
-from gapless.analyze.estimate.collective_times import collective_time, communication
+from gapless.analyze.estimate.collective_times import collective_time, communication_time
 from gapless.emulation.distributed.store import LoneStore
 from gapless.emulation.distributed.world import World
 from gapless.emulation.dry.guesses.guess import Guess
@@ -363,7 +363,7 @@ def test_it_is_recorded_whether_the_stream_waits_for_a_collective(join: Join) ->
     gathers = [begins, begins, ("await", -2), ends]
     assert named == [begins, ends, begins, ends, begins, ends, *gathers, begins, ends]
     plain = Programme(gpu=programme.gpu, node=8)
-    moving = communication([order], plain)
+    moving = communication_time([order], plain)
     times = [collective_time(entry, plain) for entry in order if entry.kind == "collective"]
     at_once, _, waited_for, early, _, _ = times
     assert moving.exposed == pytest.approx(at_once + waited_for + early, abs=1)

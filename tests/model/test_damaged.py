@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from remembering import Recorder, trained
 from tracing import training
 
-from gapless.analyze.estimate.machine import Timed, modelled
+from gapless.analyze.estimate.machine import TimedEntry, run_and_model
 from gapless.analyze.estimate.times import USUAL
 from gapless.commands import main
 from gapless.errors import UnreadableInput
@@ -159,8 +159,8 @@ class TestSessions:
 
 
 def test_times_that_overflow_are_refused():
-    endless = Timed(Entry(), device=1 << 59)
-    refusal = modelled([[endless]] * 3, Gpu(), USUAL)
+    endless = TimedEntry(Entry(), device=1 << 59)
+    refusal = run_and_model([[endless]] * 3, Gpu(), USUAL)
     assert isinstance(refusal, Refusal)
     assert "longer than any run" in refusal.reason
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from gapless.analyze.estimate.traffic import buffers, traffic
+from gapless.analyze.estimate.traffic import communication_buffers, step_traffic
 from gapless.analyze.findings.compiled_code import findings as of_compiled
 from gapless.analyze.findings.compiled_code import notes as compiled_notes
 from gapless.analyze.findings.finding import finding, source_basis
@@ -74,7 +74,7 @@ def report(
     estimate, waits = _estimate_prices(session, steps, groups, waits) if priced else (None, waits)
     name = noun(steps, session.marks, loops, read)
     estimate = with_tokens_only(estimate, name)
-    nccl = buffers(session)
+    nccl = communication_buffers(session)
     finished = session.ending.how == "finished"
     memory = tuple(
         msgspec.structs.replace(replay_memory(run, drawn, finished, read), nccl=nccl)
@@ -108,7 +108,7 @@ def report(
         switch=session.switch,
         failed_dry=session.failed_dry,
         estimate=estimate,
-        traffic=traffic(session, steps),
+        traffic=step_traffic(session, steps),
         memory=memory,
         offers=offers(session, steps, estimate, memory),
         asked=session.asked,
@@ -133,9 +133,9 @@ def _readiness(session: Session, steps: Steps) -> Readiness | None:
     """Return what of a step CUDA graphs could hold, if the session recorded lines for that."""
     if session.programme is None or not session.programme.lines:  # --graphs records them
         return None
-    from gapless.analyze.estimate.readiness import readiness  # loads the replay
+    from gapless.analyze.estimate.readiness import assess_readiness  # loads the replay
 
-    return readiness(session, steps)
+    return assess_readiness(session, steps)
 
 
 def with_loaders(report: Report, uses: Sequence[LoaderUse], runs: Sequence[MemoryRun] = ()) -> Report:

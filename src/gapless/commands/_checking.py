@@ -296,9 +296,9 @@ class Conclusion:
         if not self._calibration:
             paced = msgspec.structs.replace(programme, host=self._host)
             return msgspec.structs.replace(session, programme=paced)
-        from gapless.analyze.estimate.measure import calibrated
+        from gapless.analyze.estimate.measure import calibrate
 
-        return msgspec.structs.replace(session, programme=calibrated(self._calibration, programme))
+        return msgspec.structs.replace(session, programme=calibrate(self._calibration, programme))
 
     def _report(self, report: Report) -> None:
         shown = self.wishes.shown

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze.estimate.collective_times import (
-    OVER_NETWORK,
+    NETWORK_EFFICIENCY,
     bandwidth,
     collective_spread,
     collective_time,
-    communication,
+    communication_time,
     latency,
 )
 from gapless.model.gpus import find
@@ -31,9 +31,9 @@ def entry(ranks: int, group: str, nbytes: int = GB, name: str = "all_reduce") ->
     [
         (A100, 8, "all 8 ranks", 300 * 0.81),
         (A100, 4, "tp: ranks 4-7", 300 * 0.78),
-        (A100, 4, "tp: ranks 6-9", 50 * OVER_NETWORK * 2),  # two of them in each machine
-        (A100, 16, "dp: ranks 0, 8, ..., 120", 50 * OVER_NETWORK),  # one card of each machine
-        (A100, 64, "dp: ranks 0, 2, ..., 126", 4 * 50 * OVER_NETWORK),
+        (A100, 4, "tp: ranks 6-9", 50 * NETWORK_EFFICIENCY * 2),  # two of them in each machine
+        (A100, 16, "dp: ranks 0, 8, ..., 120", 50 * NETWORK_EFFICIENCY),  # one card of each machine
+        (A100, 64, "dp: ranks 0, 2, ..., 126", 4 * 50 * NETWORK_EFFICIENCY),
         (A100, 128, "all 128 ranks", 300 * 0.81),  # eight cards carry more than NVLink does
         (L4, 8, "all 8 ranks", 32 * 0.39),
     ],
@@ -44,7 +44,7 @@ def test_a_ring_is_as_fast_as_its_slowest_part(programme, ranks, group, expected
 
 def test_a_network_that_is_said_counts() -> None:
     slow = Programme(gpu=A100.gpu, node=8, network=12.5)
-    assert bandwidth(entry(16, "dp: ranks 0, 8, ..., 120"), slow) == pytest.approx(12.5 * OVER_NETWORK)
+    assert bandwidth(entry(16, "dp: ranks 0, 8, ..., 120"), slow) == pytest.approx(12.5 * NETWORK_EFFICIENCY)
 
 
 def test_a_large_all_reduce_moves_its_bytes_nearly_twice() -> None:
@@ -104,7 +104,7 @@ def test_what_is_on_the_host_or_alone_takes_none_of_the_devices_time() -> None:
     one = entry(8, "all 8 ranks")
     step = (host, alone, one, Entry(name="aten::mm"))
     time = round(collective_time(one, A100))
-    assert communication([step, step], A100) == (time, 0, pytest.approx(collective_spread(one, A100)))
+    assert communication_time([step, step], A100) == (time, 0, pytest.approx(collective_spread(one, A100)))
 
 
 def test_what_the_stream_waits_for_at_once_is_not_hidden() -> None:
@@ -112,11 +112,13 @@ def test_what_the_stream_waits_for_at_once_is_not_hidden() -> None:
     waits = Entry(kind="await", number=-1)
     elsewhere, back = Entry(kind="stream", stream=1), Entry(kind="stream")
     time = round(collective_time(one, A100))
-    assert communication([(one, waits, work)], A100).exposed == time
-    assert communication([(one, one, waits, work)], A100).exposed == pytest.approx(2 * time, abs=1)
-    assert communication([(one, work, waits, work)], A100).exposed == 0
-    assert communication([(elsewhere, one, waits, back, work)], A100).exposed == 0
+    assert communication_time([(one, waits, work)], A100).exposed == time
+    assert communication_time([(one, one, waits, work)], A100).exposed == pytest.approx(2 * time, abs=1)
+    assert communication_time([(one, work, waits, work)], A100).exposed == 0
+    assert communication_time([(elsewhere, one, waits, back, work)], A100).exposed == 0
     first = Entry(kind="await", number=-2)
-    assert communication([(one, one, first, work, waits)], A100).exposed == time
-    assert communication([(one, waits, waits, work)], A100).exposed == time
-    assert communication([(one, Entry(kind="await", number=-3), work)], A100).exposed == 0  # of a step before
+    assert communication_time([(one, one, first, work, waits)], A100).exposed == time
+    assert communication_time([(one, waits, waits, work)], A100).exposed == time
+    assert (
+        communication_time([(one, Entry(kind="await", number=-3), work)], A100).exposed == 0
+    )  # of a step before

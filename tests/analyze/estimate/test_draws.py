@@ -12,10 +12,18 @@ from programmes import A100, MS, add, prefetch, read, send, session, synchronize
 
 from gapless.analyze import report
 from gapless.analyze.estimate import draws, machine, timing
-from gapless.analyze.estimate.collective_times import Moving
-from gapless.analyze.estimate.draws import COMMON, COUNT, FAMILY, HIGH, Doubt, interval, paces
-from gapless.analyze.estimate.machine import Timed, run
-from gapless.analyze.estimate.spread import UNPROVEN
+from gapless.analyze.estimate.collective_times import CommunicationTime
+from gapless.analyze.estimate.draws import (
+    COMMON_VARIANCE,
+    DRAWS,
+    FAMILY_VARIANCE,
+    HIGH_QUANTILE,
+    Doubt,
+    draw_machines,
+    interval,
+)
+from gapless.analyze.estimate.machine import TimedEntry, run_steps
+from gapless.analyze.estimate.spread import UNPROVEN_SPREAD
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
 from gapless.model.estimate import Range
@@ -46,11 +54,11 @@ def estimated(
     *step, host: float = 0.0, device: float = 0.0, unproven: float = 0.0, late: float = 0.0, monkeypatch
 ):
     """The report where the host and the operators are so uncertain, and nothing else."""
-    monkeypatch.setattr(draws, "LATENCY", late)
-    monkeypatch.setattr(timing, "UNMEASURED", host)
-    monkeypatch.setattr(timing, "COPIED", device)
-    monkeypatch.setattr(timing, "spread", lambda work, gpu, time: device)
-    monkeypatch.setattr(timing, "unproven", lambda work, dtype, gpu, time: unproven)
+    monkeypatch.setattr(draws, "LATENCY_SPREAD", late)
+    monkeypatch.setattr(timing, "UNMEASURED_HOST_SPREAD", host)
+    monkeypatch.setattr(timing, "COPY_SPREAD", device)
+    monkeypatch.setattr(timing, "time_spread", lambda work, gpu, time: device)
+    monkeypatch.setattr(timing, "unproven_spread", lambda work, dtype, gpu, time: unproven)
     return report(session(*8 * [list(step)]))
 
 
@@ -62,14 +70,16 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
     """Against a second road: the programme run again with every time multiplied."""
     times = Times(A100)
     timed = [[times.timed(entry) for entry in PLAIN[plain]]] * 4
-    model = build(run(timed, A100, USUAL).timeline)
+    model = build(run_steps(timed, A100, USUAL).timeline)
     pace = Pace(host, np.full(len(model.timeline.work), device), late)
     slow = USUAL.scaled(host)
 
-    def again(one: Timed) -> Timed:
+    def again(one: TimedEntry) -> TimedEntry:
         if one.entry.kind != "operator":
             return one
-        return replace(one, device=round(one.device * device), host=slow.needs(one.entry, one.kernels))
+        return replace(
+            one, device=round(one.device * device), host=slow.operator_time(one.entry, one.kernels)
+        )
 
     for name in ("UNBLOCKED", "UNBLOCKED_DEVICE"):
         monkeypatch.setattr(machine, name, round(host * getattr(machine, name)))
@@ -77,13 +87,13 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
         monkeypatch.setattr(machine, name, round(late * getattr(machine, name)))
     duration = machine.copies.duration
     monkeypatch.setattr(machine.copies, "duration", lambda *words: device * duration(*words))
-    other = build(run([[again(one) for one in step] for step in timed], A100, slow).timeline)
+    other = build(run_steps([[again(one) for one in step] for step in timed], A100, slow).timeline)
     assert model.replay(Change(pace=pace)).span == pytest.approx(other.replay().span, rel=0.005)
 
 
 def test_savings_of_an_unchanged_machine_are_its_prices():
     times = Times(A100)
-    ran = run([[times.timed(entry) for entry in [add(10.0), read(0), *HOST, read(1)]]] * 4, A100, USUAL)
+    ran = run_steps([[times.timed(entry) for entry in [add(10.0), read(0), *HOST, read(1)]]] * 4, A100, USUAL)
     model = build(ran.timeline)
     rows = {site: [row for step in ran.waits for row in step[site]] for site in (0, 1)}
     told, drawn = prices(model, rows), savings(model, rows, NOTHING)
@@ -101,7 +111,7 @@ def many_groups(count: int = 12):
     """A model with a wait at each of so many sites, the rows of each, and changes."""
     times = Times(A100)
     entries = [one for site in range(count) for one in (add(10.0 + site), read(site), *HOST)]
-    ran = run([[times.timed(entry) for entry in entries]] * 3, A100, USUAL)
+    ran = run_steps([[times.timed(entry) for entry in entries]] * 3, A100, USUAL)
     model = build(ran.timeline)
     rows = {site: [row for step in ran.waits for row in step[site]] for site in range(count)}
     ones = np.ones(len(model.timeline.work))
@@ -193,8 +203,8 @@ def test_what_operators_do_not_share_averages_out(monkeypatch):
     """Forty operators of one family that differ: of each one's variance their common parts are left."""
     different = [add(1.0 + number / 1000) for number in range(40)]
     step = estimated(*different, device=0.4, monkeypatch=monkeypatch).estimate.step
-    own = (1 - COMMON - FAMILY) / 40
-    sigma = 0.4 * (COMMON + FAMILY + own) ** 0.5
+    own = (1 - COMMON_VARIANCE - FAMILY_VARIANCE) / 40
+    sigma = 0.4 * (COMMON_VARIANCE + FAMILY_VARIANCE + own) ** 0.5
     assert step.most / step.least == pytest.approx(exp(2 * sigma * NORMAL), rel=0.15)
     alike = estimated(*GPU, device=0.4, monkeypatch=monkeypatch).estimate.step
     assert alike.most / alike.least > 1.15 * step.most / step.least
@@ -219,7 +229,7 @@ def test_why_an_interval_is_wider_is_told():
     def told(entry: Entry) -> bool:
         found = report(session(*8 * [[entry] * 40])).estimate
         return any(
-            f"100% of the GPU's time may be off by {UNPROVEN:.0%} together" in one
+            f"100% of the GPU's time may be off by {UNPROVEN_SPREAD:.0%} together" in one
             for one in found.assumptions
         )
 
@@ -229,9 +239,9 @@ def test_why_an_interval_is_wider_is_told():
 
 def test_more_draws_tell_the_same(monkeypatch):
     few = estimated(*GPU, read(), *HOST, host=0.4, device=0.3, monkeypatch=monkeypatch).estimate
-    drawn = paces
+    drawn = draw_machines
     monkeypatch.setattr(
-        "gapless.analyze.estimate.estimate.paces", lambda *words: drawn(*words, count=16 * COUNT)
+        "gapless.analyze.estimate.estimate.draw_machines", lambda *words: drawn(*words, count=16 * DRAWS)
     )
     many = estimated(*GPU, read(), *HOST, host=0.4, device=0.3, monkeypatch=monkeypatch).estimate
     for one, other in ((few.step, many.step), (few.saved, many.saved)):
@@ -262,7 +272,8 @@ def test_what_limits_a_step_and_how_surely(monkeypatch):
 def test_a_step_with_collectives_is_in_the_middle_of_its_interval(time, exposed, monkeypatch):
     """Of 40 ms of work and collectives behind it: as many machines take longer as less."""
     monkeypatch.setattr(
-        "gapless.analyze.estimate.estimate.communication", lambda *words: Moving(time, exposed, 0.3)
+        "gapless.analyze.estimate.estimate.communication_time",
+        lambda *words: CommunicationTime(time, exposed, 0.3),
     )
     made, seen = interval, {}
 
@@ -290,19 +301,19 @@ def test_an_interval_is_between_quantiles_and_holds_the_likely_value():
     assert interval(50, list(range(101))) == Range(10, 50, 90)
     assert interval(200, list(range(101))).most == 200
     assert interval(-5, list(range(101))).least == -5
-    assert interval(7, [7.0] * COUNT) == Range(7, 7, 7)
+    assert interval(7, [7.0] * DRAWS) == Range(7, 7, 7)
 
 
 def test_the_drawn_machines_are_balanced():
     entries = [add(1.0 + number / 1000) for number in range(30)]
-    drawn = paces(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
+    drawn = draw_machines(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
     hosts = np.log([one.host for one in drawn])
     device = np.log([one.device for one in drawn])
     assert hosts.mean() == pytest.approx(0.0, abs=1e-9)
     assert np.abs(device.mean(axis=0)).max() < 1e-9
     assert hosts.std() == pytest.approx(0.5, rel=0.1)
-    assert np.quantile(device, HIGH) == pytest.approx(0.3 * NORMAL, rel=0.1)
+    assert np.quantile(device, HIGH_QUANTILE) == pytest.approx(0.3 * NORMAL, rel=0.1)
     assert abs(np.corrcoef(hosts, device.mean(axis=1))[0, 1]) < 0.2
     assert [one.host for one in drawn] == [
-        one.host for one in paces(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
+        one.host for one in draw_machines(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
     ]

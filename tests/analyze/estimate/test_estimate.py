@@ -11,7 +11,7 @@ from programmes import A100, MS, add, empty, prefetch, programme, read, send, se
 from torch import nn
 
 from gapless.analyze import report
-from gapless.analyze.estimate.emptying import emptying
+from gapless.analyze.estimate.emptying import emptying_cost
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.recording import segments
 from gapless.memory.recorder import Recorder
@@ -257,7 +257,7 @@ def test_emptying_the_cache_costs_what_the_driver_takes_to_give_and_take(segment
     step = [*[add(work)] * 50, empty(), *[add(work)] * 50]
     found = told(*step, emptied=(run,))
     whole = segments * (calls.free + calls.malloc * (times - 1) / times)
-    assert emptying([run]) == pytest.approx(whole)
+    assert emptying_cost([run]) == pytest.approx(whole)
     assert price(found).alone >= whole
     assert price(found).alone == pytest.approx(whole, abs=0.2 * MS + 0.05 * whole)
     rest = told(*step[:50], *step[51:]).estimate.step.likely
@@ -267,13 +267,13 @@ def test_emptying_the_cache_costs_what_the_driver_takes_to_give_and_take(segment
 @given(segments=st.integers(1, 3), times=st.integers(2, 4), calls=st.integers(2, 4))
 @settings(max_examples=12)
 def test_a_second_emptying_in_a_row_finds_nothing_and_has_no_price(segments, times, calls):
-    assert emptying([emptied(segments, times, calls)]) == emptying([emptied(segments, times)])
+    assert emptying_cost([emptied(segments, times, calls)]) == emptying_cost([emptied(segments, times)])
 
 
 def test_a_cache_of_which_nothing_is_known_holds_one_segment():
     calls = CallTimes()
-    assert emptying([]) == calls.free + calls.malloc
-    assert price(told(*[add()] * 100, empty())).alone >= emptying([])
+    assert emptying_cost([]) == calls.free + calls.malloc
+    assert price(told(*[add()] * 100, empty())).alone >= emptying_cost([])
 
 
 def test_training_whose_shapes_change_in_each_step_has_prices(monkeypatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gapless.analyze.estimate.spread import spread
+from gapless.analyze.estimate.spread import time_spread
 from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.gpus import find
@@ -57,5 +57,5 @@ def test_products_in_16_bits(table: str, gpus: tuple[str, ...], most: float) -> 
         asked = [work(product(dims)) for dims, _ in mine]
         guess = np.array([device_time(one, card) for one in asked])
         assert np.median(np.abs(guess / real - 1)) <= most
-        wide = np.array([1.2816 * spread(one, card) for one in asked])
+        wide = np.array([1.2816 * time_spread(one, card) for one in asked])
         assert (np.abs(np.log(real / guess)) <= wide).mean() >= 0.65

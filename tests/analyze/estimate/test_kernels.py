@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from programmes import A100
 
-from gapless.analyze.estimate.spread import SPREADS, START, UNSEEN, spread
+from gapless.analyze.estimate.spread import SPREADS, UNMEASURED_GPU, UNMEASURED_START, time_spread
 from gapless.analyze.kernel_times import cards
 from gapless.analyze.kernel_times.durations import device_time, peak
 from gapless.analyze.kernel_times.families import family_of
@@ -79,7 +79,7 @@ def test_nothing_is_faster_than_the_peak(entry: Entry, gpu: Gpu) -> None:
     if not needed.winograd:
         assert time >= needed.flops / (peak(gpu, needed.unit) * 1e3)
     assert time >= 1_000
-    assert 0 < spread(needed, gpu) < 1.5
+    assert 0 < time_spread(needed, gpu) < 1.5
 
 
 @given(asked, st.sampled_from(SHEETS), st.floats(1.0, 20.0))
@@ -126,13 +126,13 @@ def test_what_was_not_measured_is_less_sure() -> None:
     large = work(product(1, 8192, 8192, 8192))
     unknown = msgspec.structs.replace(A100, name="NVIDIA GB900")
     modest = next(one for one in SHEETS if one.name == "NVIDIA L4")
-    assert spread(large, A100) < spread(large, unknown) < spread(large, modest)
+    assert time_spread(large, A100) < time_spread(large, unknown) < time_spread(large, modest)
     fp32, half = (work(convolution(32, 256, 256, 28, 3, dtype)) for dtype in ("float32", "float16"))
-    assert spread(fp32, A100) < spread(half, A100)
+    assert time_spread(fp32, A100) < time_spread(half, A100)
     forward, backward = (work(attention(64, 4096, 128, backward=which)) for which in (False, True))
-    assert spread(forward, A100) < spread(backward, A100)
+    assert time_spread(forward, A100) < time_spread(backward, A100)
     short = work(moving("add", (64, 64)))
-    assert spread(short, A100) > spread(work(moving("add", (8192, 8192))), A100)
+    assert time_spread(short, A100) > time_spread(work(moving("add", (8192, 8192))), A100)
 
 
 def test_short_kernels_are_less_certain_where_nobody_measured_how_long_they_take_to_start() -> None:
@@ -141,8 +141,12 @@ def test_short_kernels_are_less_certain_where_nobody_measured_how_long_they_take
         work(moving("native_layer_norm", (64, 64))),
         work(moving("native_layer_norm", (65536, 4096))),
     )
-    assert spread(short, other) == pytest.approx(math.hypot(spread(short, A100), START, UNSEEN["memory"]))
-    assert spread(long, other) == pytest.approx(math.hypot(spread(long, A100), UNSEEN["memory"]))
+    assert time_spread(short, other) == pytest.approx(
+        math.hypot(time_spread(short, A100), UNMEASURED_START, UNMEASURED_GPU["memory"])
+    )
+    assert time_spread(long, other) == pytest.approx(
+        math.hypot(time_spread(long, A100), UNMEASURED_GPU["memory"])
+    )
 
 
 def test_every_family_has_its_spread() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from programmes import A100, MS, add, prefetch, read, send, synchronize
 from timelines import assert_sound
 
-from gapless.analyze.estimate.machine import Timed, run
+from gapless.analyze.estimate.machine import TimedEntry, run_steps
 from gapless.analyze.estimate.times import USUAL
 from gapless.model.programme import Entry
 from gapless.replay.fidelity import fidelity
@@ -15,12 +15,12 @@ from gapless.replay.model import Model, build
 from gapless.replay.waits import waits
 
 
-def timed(entry: Entry, device: int = 10_000, kernels: int = 1, host: float = 16_000) -> Timed:
-    return Timed(entry, device, kernels, host) if entry.kind == "operator" else Timed(entry)
+def timed(entry: Entry, device: int = 10_000, kernels: int = 1, host: float = 16_000) -> TimedEntry:
+    return TimedEntry(entry, device, kernels, host) if entry.kind == "operator" else TimedEntry(entry)
 
 
 def ran(*steps, host=USUAL):
-    return run(steps, A100, host)
+    return run_steps(steps, A100, host)
 
 
 def test_it_writes_a_sound_profile():
@@ -80,7 +80,7 @@ entries = st.one_of(
 @given(st.lists(entries, min_size=1, max_size=30))
 def test_the_unchanged_replay_is_exact(step):
     made = [timed(*one) for one in step] + [timed(add())]
-    model = build(run([made] * 4, A100, USUAL).timeline)
+    model = build(run_steps([made] * 4, A100, USUAL).timeline)
     assert isinstance(model, Model)
     found = fidelity(model)
     few = 30_000 / model.recorded  # of short runs the replay has few occasions to fit its latencies to
@@ -100,7 +100,7 @@ def test_nothing_slower_makes_a_run_shorter(step, host, device):
     def span(slow, length):
         last = (add(), 10_000, 1)
         made = [timed(e, round(d * length), k, 16_000 * slow) for e, d, k in [*step, last]]
-        machine = run([made] * 3, A100, USUAL.scaled(slow)).timeline
+        machine = run_steps([made] * 3, A100, USUAL.scaled(slow)).timeline
         return machine.span[1]
 
     usual = span(1, 1)

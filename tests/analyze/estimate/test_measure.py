@@ -11,7 +11,7 @@ from tracing import Trace
 
 from gapless.analyze import report
 from gapless.analyze.estimate import measure
-from gapless.analyze.estimate.measure import calibration, canonical
+from gapless.analyze.estimate.measure import canonical_name, read_calibration
 from gapless.errors import UnreadableInput
 from gapless.model.programme import Entry
 from gapless.model.session import decode, encode
@@ -48,14 +48,14 @@ def profile(
 
 def calibrated(run, path: Path):
     """On the GPU that was emulated, whatever the profile's is."""
-    measured = msgspec.structs.replace(run.programme, calibration=calibration(str(path), run.programme))
+    measured = msgspec.structs.replace(run.programme, calibration=read_calibration(str(path), run.programme))
     return msgspec.structs.replace(run, programme=measured)
 
 
 def test_a_profile_brings_its_gpu(run, tmp_path):
     """Shares of the peak are of the GPU that was profiled; there are none where it is not known."""
     path = profile(tmp_path / "trace.json")
-    made = measure.calibrated(str(path), run.programme)
+    made = measure.calibrate(str(path), run.programme)
     assert (run.programme.gpu.fp32, made.gpu.fp32) == (19.5, 67)
     done = report(msgspec.structs.replace(run, programme=made)).estimate.throughput
     assert (done.unit, done.peak) == ("fp32", 67)
@@ -152,7 +152,7 @@ def test_what_was_measured_is_saved(run, tmp_path):
 
 def test_no_such_file(run):
     with pytest.raises(UnreadableInput):
-        calibration("/nowhere/trace.json", run.programme)
+        read_calibration("/nowhere/trace.json", run.programme)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_no_such_file(run):
     ],
 )
 def test_operators_that_devices_name_differently_are_one(one, other):
-    assert canonical(one) == canonical(other)
-    assert canonical(one) != canonical(one + "_backward")
+    assert canonical_name(one) == canonical_name(other)
+    assert canonical_name(one) != canonical_name(one + "_backward")
 
 
 def test_a_real_profile_of_training():
@@ -182,7 +182,7 @@ def test_a_real_profile_of_training():
         outputs=((32, 64, 56, 56),), tensors=2, elements=size // 4, reads=size, writes=size,
     )  # fmt: skip
     run = session(*[[layer, add(1.0), read()]] * 6)
-    measured = calibration(str(found[0]), run.programme)
+    measured = read_calibration(str(found[0]), run.programme)
     by_name = {one.name: one for one in measured.operators if not one.shapes}
     assert by_name["convolution"].calls == 6 * 53
     assert 0.1 * MS < by_name["convolution"].device < 2 * MS

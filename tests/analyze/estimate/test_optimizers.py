@@ -13,8 +13,8 @@ from programmes import add, session
 
 import gapless
 from gapless.analyze import report
-from gapless.analyze.estimate.joined_optimizers import is_worth_joining, joined
-from gapless.analyze.estimate.times import OF_2017, RENTED, USUAL
+from gapless.analyze.estimate.joined_optimizers import is_worth_joining, join_updates
+from gapless.analyze.estimate.times import L4_HOST_FACTOR, USUAL, V100_HOST_FACTOR
 from gapless.analyze.estimate.timing import times_of
 from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.lists import CHUNK, listed
@@ -89,7 +89,7 @@ def test_465_updates_take_an_l4_about_as_long_as_published():
 
 def test_joined_updates_hold_what_the_single_ones_held():
     step = (add(1.0), update(40, 40), *[adamw([n + 1]) for n in range(40)], add(2.0, optimizer=False))
-    made = joined(step, 0, USE)
+    made = join_updates(step, 0, USE)
     assert [made[0], made[-1]] == [step[0], step[-1]]
     kernels = [one for one in made if one.name == "aten::_fused_adamw_"]
     assert len(kernels) == USE.settings
@@ -102,10 +102,10 @@ def test_only_the_optimizer_that_is_meant_is_joined():
     other = (update(1, 1, site=1), adamw([7]))
     step = (update(2, 2), adamw([1]), adamw([2]), *other)
     use = msgspec.structs.replace(USE, groups=2, settings=1, parameters=2)
-    made = joined(step, 0, use)
+    made = join_updates(step, 0, use)
     assert made[-2:] == other
     assert len(made) == 4
-    assert joined(step, 5, use) == step
+    assert join_updates(step, 5, use) == step
 
 
 def test_what_went_one_by_one_becomes_a_fused_kernel():
@@ -115,12 +115,12 @@ def test_what_went_one_by_one_becomes_a_fused_kernel():
     use = OptimizerUse(
         name="AdamW", way="single", groups=1, settings=1, parameters=40, turned_off="foreach=False"
     )
-    made = joined((update(1, 40, "single"), *single), 0, use)
+    made = join_updates((update(1, 40, "single"), *single), 0, use)
     assert [one.name for one in made] == ["AdamW", "aten::_foreach_add_", "aten::_fused_adamw_"]
     assert made[0].detail == "fused"
     assert made[-1].reads == 4 * 40 * 40
     lists = msgspec.structs.replace(use, refuses_fused="RMSprop has no fused kernel")
-    made = joined((update(1, 40, "single"), *single), 0, lists)
+    made = join_updates((update(1, 40, "single"), *single), 0, lists)
     assert [one.name for one in made[1:]] == [
         "aten::_foreach_mul_", "aten::_foreach_mul_", "aten::_foreach_lerp_", "aten::_foreach_addcmul_",
         "aten::_foreach_addcdiv_",
@@ -217,7 +217,7 @@ def test_captured_updates_are_left_alone():
     graph = Entry(kind="graph", name="cudaGraphLaunch", tensors=2)
     held = [msgspec.structs.replace(adamw([n + 1]), graph=True) for n in range(2)]
     step = (graph, *held, add(1.0))
-    assert joined(step, 0, USE) == step
+    assert join_updates(step, 0, USE) == step
 
 
 def test_settings_keep_the_sizes_of_their_own_parameters():
@@ -226,7 +226,7 @@ def test_settings_keep_the_sizes_of_their_own_parameters():
     )
     sizes = [1000, 1, 2000, 2]
     step = (update(4, 4), *[adamw([size]) for size in sizes])
-    kernels = [one for one in joined(step, 0, use) if one.kind == "operator"]
+    kernels = [one for one in join_updates(step, 0, use) if one.kind == "operator"]
     assert [one.reads for one in kernels] == [16 * 3000, 16 * 3]
 
 
@@ -272,9 +272,9 @@ def test_nothing_is_said_where_it_saves_next_to_nothing():
 
 
 def test_an_update_takes_python_for_each_group_and_parameter():
-    one, groups, tensors = (USUAL.updating(update(*of)) for of in ((1, 1), (9, 1), (1, 9)))
+    one, groups, tensors = (USUAL.optimizer_time(update(*of)) for of in ((1, 1), (9, 1), (1, 9)))
     assert one < tensors < groups
-    assert USUAL.paced(2.0).updating(update(1, 1)) == 2 * one
+    assert USUAL.paced(2.0).optimizer_time(update(1, 1)) == 2 * one
 
 
 def test_an_operator_over_one_small_tensor_takes_little_more_than_its_start():
@@ -290,14 +290,14 @@ def test_an_operator_over_one_small_tensor_takes_little_more_than_its_start():
 def test_the_host_beside_a_v100_is_older():
     """As the shortest times of operators have it in NeuSight's tables."""
     hosts = [times_of(Programme(gpu=sheet(gpus.find(name)))).host for name in ("v100", "a100")]
-    assert hosts == [USUAL.paced(OF_2017), USUAL]
-    assert OF_2017 > 1
+    assert hosts == [USUAL.paced(V100_HOST_FACTOR), USUAL]
+    assert V100_HOST_FACTOR > 1
 
 
 def test_the_host_beside_an_l4_is_slow_unless_it_is_this_machine():
     apart = HostSpeed(factor=0.5, measured=True, apart=True)
     here = msgspec.structs.replace(apart, apart=False)
-    rented = USUAL.paced(RENTED)
+    rented = USUAL.paced(L4_HOST_FACTOR)
     for gpu in (L4, T4):
         assert times_of(Programme(gpu=gpu)).host == rented
         assert times_of(Programme(gpu=gpu, host=apart)).host == rented

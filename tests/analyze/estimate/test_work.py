@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programmes import A100
 
-from gapless.analyze.estimate.throughput import throughput
+from gapless.analyze.estimate.throughput import measure_throughput
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
 from gapless.analyze.kernel_times.durations import CLOCK, device_time, peak
@@ -149,10 +149,10 @@ def test_laws_of_device_times(name, inputs, outputs, dtype, factor):
 
 def test_the_host_needs_more_for_more_kernels_and_tensors():
     plain = Entry(name="aten::add")
-    assert USUAL.needs(plain, 3) == USUAL.needs(plain, 1) + 2 * USUAL.call
+    assert USUAL.operator_time(plain, 3) == USUAL.operator_time(plain, 1) + 2 * USUAL.call
     listed = Entry(name="aten::_foreach_add_", tensors=100, optimizer=True)
-    assert USUAL.needs(listed, 1) > USUAL.needs(Entry(name="aten::add", optimizer=True), 1)
-    assert USUAL.scaled(2).needs(plain, 2) == 2 * USUAL.needs(plain, 2)
+    assert USUAL.operator_time(listed, 1) > USUAL.operator_time(Entry(name="aten::add", optimizer=True), 1)
+    assert USUAL.scaled(2).operator_time(plain, 2) == 2 * USUAL.operator_time(plain, 2)
 
 
 IMAGES = (4, 16, 16, 10)
@@ -337,7 +337,7 @@ def test_a_gpu_without_tf32_has_its_peak_in_fp32():
     """torch lets convolutions run as TF32 wherever they can: a V100 cannot."""
     asked = entry("mm", [(64, 64)] * 2, [(64, 64)], tf32=True)
     for gpu, unit, top in (("v100", "fp32", 15.7), ("a100", "tf32", 156)):
-        done = throughput([(asked,)], [], Times(sheet(find(gpu))))
+        done = measure_throughput([(asked,)], [], Times(sheet(find(gpu))))
         assert (done.unit, done.peak) == (unit, top)
 
 
@@ -349,7 +349,7 @@ class TestTokensInARow:
     ARRIVED = (("int64", (300,)),)
 
     def done(self, *entries: Entry, arrived=ARRIVED):
-        return throughput([entries], [arrived], Times(A100))
+        return measure_throughput([entries], [arrived], Times(A100))
 
     def test_of_words_they_are_tokens_and_no_samples(self):
         done = self.done(self.LOOKED, self.HEAD)

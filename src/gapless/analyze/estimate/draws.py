@@ -1,14 +1,13 @@
-"""`paces`: a few machines that the emulated one might be, as far as is known.
+"""Draw machines that the emulated one might be, within what is known about it.
 
-Every time is uncertain: by how much, `Times.doubt` says for an operator and `Times.host_doubt` for the host,
-as the standard deviation of ``ln(true / estimated)``, and `LATENCY` for latencies. One draw is one such
-machine. What a draw says of the host holds for all of it, and so does what it says of latencies. Of an
-operator's deviation a part is common to all operators (the clock that this GPU sustains), a part to those of
-its family (how good such kernels are there), and the rest is its own: over many operators that rest averages
-out, and the other two do not. What no measured model has had to prove (`Doubt.unproven`) is wrong for all
-such operators alike.
+Every time is uncertain: `Times.doubt` says by how much for an operator, `Times.host_doubt` for the host, as
+the standard deviation of ``ln(true / estimated)``, and `LATENCY_SPREAD` for latencies. A draw is one possible
+machine. Its host factor and its latency factor hold throughout. An operator's deviation is partly common to
+all operators (the clock that this GPU sustains), partly to its family (how good such kernels are there), and
+the rest is its own: over many operators that rest averages out, the other two do not. The error of operators
+that no measured model has proved (`Doubt.unproven`) is the same for all of them.
 
-The draws are quantiles, not chances: the same programme has the same interval each time.
+The draws are quantiles, not random: a programme has the same interval each time.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from gapless.model.estimate import Range
 from gapless.model.programme import Entry
 from gapless.replay.change import Pace
 
-COUNT = 64
-"""Machines that are drawn: quantiles of sixteen times as many are within a tenth of theirs."""
-COMMON, FAMILY = 0.2, 0.2
-"""Shares of the variance of an operator's time that all operators share, and those of its family. With them
-about four in five whole models lie in their interval: `benchmarks/sheets/intervals.md`."""
-LATENCY = 0.35
-"""How uncertain latencies are, from a launch to its work and from work to the end of a wait for it: standard
+DRAWS = 64
+"""Number of machines drawn: their quantiles are within a tenth of those of sixteen times as many."""
+COMMON_VARIANCE, FAMILY_VARIANCE = 0.2, 0.2
+"""Shares of the variance of an operator's time that are common to all operators, and to its family. With
+these about four in five whole models lie in their interval: `benchmarks/sheets/intervals.md`."""
+LATENCY_SPREAD = 0.35
+"""Uncertainty of latencies, from a launch to its work and from work to the end of a wait for it: standard
 deviations of the logarithms between the machines of public profiles are 0.41 and 0.36
 (`benchmarks/sheets/estimate.md`)."""
-LOW, HIGH = 0.1, 0.9
-"""An interval is between these quantiles: four in five lie in it."""
+LOW_QUANTILE, HIGH_QUANTILE = 0.1, 0.9
+"""An interval lies between these quantiles, so that four in five true values lie in it."""
 
 
 class Doubt(NamedTuple):
-    """How uncertain an operator's time is: its family, and standard deviations of ``ln(true / estimated)``:
-    its kernel's, and what comes to that for all operators alike that no measured model has proved."""
+    """The uncertainty of an operator's time: its family, and standard deviations of ``ln(true / estimated)``:
+    its kernel's, and one for all operators alike that no measured model has proved."""
 
     family: str
     own: float
@@ -49,91 +48,93 @@ class Doubt(NamedTuple):
 
 Floats = NDArray[np.float64]
 Ranks = NDArray[np.int64]
-_TRIED = 16
-"""Permutations of which the best is taken."""
+_PERMUTATIONS_TRIED = 16
+"""Permutations of which the least correlated is taken."""
 _GOLDEN = (5**0.5 - 1) / 2
 
 
-def paces(
-    asked: Sequence[Entry | None],
+def draw_machines(
+    entries_of_work: Sequence[Entry | None],
     doubt: Callable[[Entry], Doubt],
     host: float,
-    count: int = COUNT,
+    count: int = DRAWS,
 ) -> list[Pace]:
-    """`count` machines. `asked` says for each work of the device what asks for it, `doubt` of what family
-    that is and how uncertain; `host` is how uncertain the host is."""
-    entries: dict[int, Entry] = {id(entry): entry for entry in asked if entry is not None}
+    """Draw `count` machines. `entries_of_work` holds the entry that launches each device work, `doubt`
+    returns its family and uncertainty, `host` is the uncertainty of the host."""
+    entries: dict[int, Entry] = {id(entry): entry for entry in entries_of_work if entry is not None}
     place = {key: at for at, key in enumerate(entries)}
     nobody = len(place)
-    rows = np.array([nobody if entry is None else place[id(entry)] for entry in asked], np.int64)
-    told = [doubt(entry) for entry in entries.values()]
+    rows = np.array([nobody if entry is None else place[id(entry)] for entry in entries_of_work], np.int64)
+    doubts = [doubt(entry) for entry in entries.values()]
     factors = np.ones((count, nobody + 1))
-    factors[:, :nobody] = _factors(told, count)
-    hosts = np.exp(host * _normal(_host(count)))
-    late = np.exp(LATENCY * normal("latency", count))
+    factors[:, :nobody] = _factors(doubts, count)
+    hosts = np.exp(host * _normal_deviates(_host_ranks(count)))
+    late = np.exp(LATENCY_SPREAD * draw_normal("latency", count))
     return [Pace(float(hosts[n]), factors[n][rows], float(late[n])) for n in range(count)]
 
 
-APART = 0.5
-"""The median of `shares`."""
+MEDIAN_SHARE = 0.5
+"""The median of `draw_shares`."""
 
 
-def shares(count: int = COUNT) -> Floats:
-    """A number between 0 and 1 for each draw, which goes with no other."""
-    return (_apart("shares", [_host(count), _common(count)]) + 0.5) / count
+def draw_shares(count: int = DRAWS) -> Floats:
+    """Return a number between 0 and 1 for each draw, uncorrelated with all others."""
+    return (_uncorrelated("shares", [_host_ranks(count), _common_ranks(count)]) + 0.5) / count
 
 
-def normal(name: str, count: int = COUNT) -> Floats:
-    """A normal deviate for each draw, which goes with no other but those of the same name."""
-    return _normal(_apart(name, [_host(count), _common(count)]))
+def draw_normal(name: str, count: int = DRAWS) -> Floats:
+    """Return a normal deviate for each draw, uncorrelated with all but those of the same name."""
+    return _normal_deviates(_uncorrelated(name, [_host_ranks(count), _common_ranks(count)]))
 
 
 def interval(likely: float, drawn: Sequence[float] | Floats) -> Range:
-    """The likely value, and what four in five of the drawn ones lie in; the likely one is never outside."""
-    least, most = np.quantile(drawn, [LOW, HIGH], method="hazen")
+    """Return the likely value and the interval of four in five draws, widened to include the likely value."""
+    least, most = np.quantile(drawn, [LOW_QUANTILE, HIGH_QUANTILE], method="hazen")
     return Range(round(min(least, likely)), round(likely), round(max(most, likely)))
 
 
-def _factors(told: Sequence[Doubt], count: int) -> Floats:
-    """What the times of each of these are multiplied by in each draw: draws by operators."""
-    if not told:
+def _factors(doubts: Sequence[Doubt], count: int) -> Floats:
+    """Return the factors on the times of these operators: draws by operators."""
+    if not doubts:
         return np.ones((count, 0))
-    families = sorted({one.family for one in told})
-    of = [families.index(one.family) for one in told]
-    spread = np.array([one.own for one in told])
-    unproven = np.array([one.unproven for one in told])
-    ranks = [_host(count), _common(count)]
+    families = sorted({doubt.family for doubt in doubts})
+    of = [families.index(doubt.family) for doubt in doubts]
+    spread = np.array([doubt.own for doubt in doubts])
+    unproven = np.array([doubt.unproven for doubt in doubts])
+    ranks = [_host_ranks(count), _common_ranks(count)]
     for family in families:
-        ranks.append(_apart(family, ranks))
-    shared = np.stack([_normal(one) for one in ranks[2:]], axis=1)[:, of]
-    own = _normal(np.argsort(np.random.RandomState(0).random_sample((count, len(told))), axis=0))
-    common = _normal(_common(count))[:, None]
-    rest = (1 - COMMON - FAMILY) ** 0.5
-    deviates: Floats = COMMON**0.5 * common + FAMILY**0.5 * shared + rest * own
-    alike = _normal(_apart("unproven", ranks))[:, None]
+        ranks.append(_uncorrelated(family, ranks))
+    shared = np.stack([_normal_deviates(rank) for rank in ranks[2:]], axis=1)[:, of]
+    own = _normal_deviates(np.argsort(np.random.RandomState(0).random_sample((count, len(doubts))), axis=0))
+    common = _normal_deviates(_common_ranks(count))[:, None]
+    rest = (1 - COMMON_VARIANCE - FAMILY_VARIANCE) ** 0.5
+    deviates: Floats = COMMON_VARIANCE**0.5 * common + FAMILY_VARIANCE**0.5 * shared + rest * own
+    alike = _normal_deviates(_uncorrelated("unproven", ranks))[:, None]
     factors: Floats = np.exp(spread * deviates + unproven * alike)
     return factors
 
 
-def _host(count: int) -> Ranks:
+def _host_ranks(count: int) -> Ranks:
     return np.arange(count)
 
 
-def _common(count: int) -> Ranks:
-    """With the host's: a lattice that fills the square evenly."""
+def _common_ranks(count: int) -> Ranks:
+    """Ranks that form an evenly filled lattice with the host's."""
     return np.argsort(np.argsort(np.arange(1, count + 1) * _GOLDEN % 1))
 
 
-def _apart(name: str, others: Sequence[Ranks]) -> Ranks:
-    """A permutation that goes with the name, and as little as can be with `others`."""
+def _uncorrelated(name: str, earlier: Sequence[Ranks]) -> Ranks:
+    """Return a permutation that depends on the name and correlates least with `earlier` ones."""
     chance = np.random.RandomState(zlib.crc32(name.encode()))
-    found = [chance.permutation(len(others[0])) for _ in range(_TRIED)]
-    return min(found, key=lambda one: float(np.abs(np.corrcoef([one, *others])[0, 1:]).max()))
+    candidates = [chance.permutation(len(earlier[0])) for _ in range(_PERMUTATIONS_TRIED)]
+    return min(
+        candidates, key=lambda candidate: float(np.abs(np.corrcoef([candidate, *earlier])[0, 1:]).max())
+    )
 
 
-def _normal(ranks: Ranks) -> Floats:
-    """Normal deviates: those of `ranks`, of as many as a column has, at the middle of equal shares."""
+def _normal_deviates(ranks: Ranks) -> Floats:
+    """Turn `ranks` of draws into normal deviates at the middle of equal shares."""
     count = len(ranks)
     table = np.array([NormalDist().inv_cdf((rank + 0.5) / count) for rank in range(count)])
-    found: Floats = table[ranks]
-    return found
+    deviates: Floats = table[ranks]
+    return deviates

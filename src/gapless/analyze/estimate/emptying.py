@@ -1,4 +1,4 @@
-"""What `torch.cuda.empty_cache()` costs besides the wait: memory is given back, and taken again."""
+"""Price what `torch.cuda.empty_cache()` costs besides the wait: memory is freed and allocated again."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gapless.model.memory_calls import CallTimes
 _COLUMNS = ("action", "ident", "size", "stream", "place", "time", "address", "pool")
 
 
-def emptying(runs: Sequence[MemoryRun]) -> float:
-    """Nanoseconds of calls to the driver that one call of ``empty_cache`` brings, its later ones included.
+def emptying_cost(runs: Sequence[MemoryRun]) -> float:
+    """Nanoseconds of driver calls that one call of ``empty_cache`` causes, then and later.
 
-    The caching allocator is replayed on what the run asked for, with these calls and without them. A call
-    that finds nothing to give back does not wait either, and has no price. Where nothing was recorded it is
-    one segment that goes and comes.
+    The caching allocator is replayed on the run's requests, with these calls and without them. A call that
+    finds nothing to free does not wait and costs nothing. Without a recording the cost is freeing and
+    allocating one segment.
     """
-    count = sum(_with_something(run) for run in runs)
+    count = sum(_count_effective(run) for run in runs)
     if not count:
         return float(CallTimes().free + CallTimes().malloc)
-    more = sum(simulate(run).price - simulate(_kept(run)).price for run in runs)
+    more = sum(simulate(run).price - simulate(_without_emptying(run)).price for run in runs)
     return max(more, 0) / count
 
 
-def _with_something(run: MemoryRun) -> int:
-    """Calls since whose predecessor something was freed."""
+def _count_effective(run: MemoryRun) -> int:
+    """Count the calls before which something was freed since the last call."""
     calls, freed = 0, False
     for action in run.action:
         if action == FREE:
@@ -40,8 +40,8 @@ def _with_something(run: MemoryRun) -> int:
     return calls
 
 
-def _kept(run: MemoryRun) -> MemoryRun:
-    """The same requests of a programme that keeps its cache."""
+def _without_emptying(run: MemoryRun) -> MemoryRun:
+    """Return the same run without calls that empty the cache."""
     keep = [action != EMPTY for action in run.action]
     columns = {name: tuple(compress(getattr(run, name), keep)) for name in _COLUMNS}
     return msgspec.structs.replace(run, **columns, used=(), batches=())

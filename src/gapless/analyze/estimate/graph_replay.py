@@ -1,4 +1,4 @@
-"""What a step takes where a part of it is one replay of a captured graph."""
+"""Estimate a step in which a part is replaced by a replay of a captured graph."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from gapless.analyze.estimate.draws import interval, paces
-from gapless.analyze.estimate.machine import modelled
-from gapless.analyze.estimate.programme_steps import Step, chosen
+from gapless.analyze.estimate.draws import draw_machines, interval
+from gapless.analyze.estimate.machine import run_and_model
+from gapless.analyze.estimate.programme_steps import Step, choose_steps
 from gapless.analyze.estimate.timing import Times
 from gapless.model.estimate import Range
 from gapless.model.programme import Entry, Programme
@@ -17,8 +17,8 @@ from gapless.replay.change import Change
 from gapless.replay.model import Refusal
 
 
-class Saving(NamedTuple):
-    """A step as it is, and what is saved of it by a replay of each part, and of all of it."""
+class ReplaySavings(NamedTuple):
+    """The current step, and what is saved by a replay of each part, and of all parts."""
 
     step: Range
     each: tuple[Range, ...]
@@ -30,56 +30,58 @@ class _Spans(NamedTuple):
     drawn: list[float]
 
 
-def savings(programme: Programme, step: Step, parts: Sequence[Sequence[int]], times: Times) -> Saving | None:
-    """The saving of a replay of each of `parts` (positions in `step`); None where no step can be imagined."""
-    now = _spans(programme, step, times)
+def replay_savings(
+    programme: Programme, step: Step, parts: Sequence[Sequence[int]], times: Times
+) -> ReplaySavings | None:
+    """Return the savings of a replay of each of `parts` (positions in `step`); None if no step can be run."""
+    now = _step_lengths(programme, step, times)
     if now is None:
         return None
-    each = [_spans(programme, captured(step, part), times) for part in parts]
-    everything = [at for at, one in enumerate(step) if one.kind == "operator" and not one.graph]
-    whole = _spans(programme, captured(step, everything), times)
-    return Saving(
+    each_spans = [_step_lengths(programme, capture_part(step, part), times) for part in parts]
+    everything = [at for at, entry in enumerate(step) if entry.kind == "operator" and not entry.graph]
+    whole = _step_lengths(programme, capture_part(step, everything), times)
+    return ReplaySavings(
         interval(now.likely, now.drawn),
-        tuple(_less(now, one) for one in each if one is not None),
-        _less(now, whole) if whole is not None else Range(),
+        tuple(_saved(now, spans) for spans in each_spans if spans is not None),
+        _saved(now, whole) if whole is not None else Range(),
     )
 
 
-def captured(step: Step, part: Sequence[int]) -> Step:
-    """`step` with the entries at these positions in one graph, which is launched where the last of them
+def capture_part(step: Step, part: Sequence[int]) -> Step:
+    """Return `step` with the entries at these positions in one graph, launched where the last of them
     is."""
     if not part:
         return step
     inside = set(part)
-    held = [msgspec.structs.replace(step[at], graph=True) for at in part]
-    launch = Entry(kind="graph", name="cudaGraphLaunch", tensors=len(held))
-    found: list[Entry] = []
+    members = [msgspec.structs.replace(step[at], graph=True) for at in part]
+    launch = Entry(kind="graph", name="cudaGraphLaunch", tensors=len(members))
+    entries: list[Entry] = []
     for at, entry in enumerate(step):
         if at == part[-1]:
-            found += launch, *held
+            entries += launch, *members
         elif at not in inside:
-            found.append(entry)
-    return tuple(found)
+            entries.append(entry)
+    return tuple(entries)
 
 
-def _spans(programme: Programme, step: Step, times: Times) -> _Spans | None:
-    """What a step takes in the likely machine, and in each of those that are drawn."""
-    order = chosen([step])
-    timed = [[times.timed(entry) for entry in one] for one in order]
-    answer = modelled(timed, programme.gpu, times.host)
+def _step_lengths(programme: Programme, step: Step, times: Times) -> _Spans | None:
+    """Return the length of a step in the likely machine, and in each drawn one."""
+    order = choose_steps([step])
+    timed = [[times.timed(entry) for entry in step_] for step_ in order]
+    answer = run_and_model(timed, programme.gpu, times.host)
     if isinstance(answer, Refusal):
         return None
     ran, model = answer
-    asked = [ran.asked[one] for one in ran.timeline.work.correlation.tolist()]
-    none, count = model.marked(()), len(order)
+    entries_of_work = [ran.asked[correlation] for correlation in ran.timeline.work.correlation.tolist()]
+    no_rows, count = model.marked(()), len(order)
     drawn = [
-        model.spans(Change(pace=pace))([none])[0] / count
-        for pace in paces(asked, times.doubt, times.host_doubt)
+        model.spans(Change(pace=pace))([no_rows])[0] / count
+        for pace in draw_machines(entries_of_work, times.doubt, times.host_doubt)
     ]
     return _Spans(model.span() / count, drawn)
 
 
-def _less(now: _Spans, then: _Spans) -> Range:
-    """What is saved, machine by machine."""
-    drawn = [max(one - other, 0.0) for one, other in zip(now.drawn, then.drawn, strict=True)]
+def _saved(now: _Spans, then: _Spans) -> Range:
+    """Return what is saved, machine by machine."""
+    drawn = [max(before - after, 0.0) for before, after in zip(now.drawn, then.drawn, strict=True)]
     return interval(max(now.likely - then.likely, 0.0), drawn)

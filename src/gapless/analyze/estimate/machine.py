@@ -1,7 +1,7 @@
-"""`run`: a programme on an imagined machine, as the profile that a profiler would have written of it.
+"""Run a programme on an imagined machine and write the profile that a profiler would have written.
 
-One host thread, the streams of one GPU, the rules of CUDA that `gapless.replay` knows. What it writes is a
-`Timeline`, so that the prices of an estimate come from the same replay as those of a profile.
+One host thread, the streams of one GPU, the rules of CUDA that `gapless.replay` implements. The result is a
+`Timeline`, so that estimates are priced by the same replay as profiles.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gapless.analyze.estimate.times import Host
-from gapless.analyze.estimate.written import NUMBER, Call, Held, Queued, written
+from gapless.analyze.estimate.written import NUMBER, CallRow, SyncRow, WorkRow, write_timeline
 from gapless.model import copies
 from gapless.model.programme import Entry, Gpu
 from gapless.replay.host import DEPTH, EVERY
@@ -19,24 +19,24 @@ from gapless.replay.latency import LAUNCH, RETURN, UNBLOCKED, UNBLOCKED_DEVICE
 from gapless.replay.model import Model, Refusal, build
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
 
-_LONGEST = 1 << 58
+_MAX_TIME = 1 << 58
 """Nanoseconds: replays of longer steps on slower machines would overflow."""
 _TOO_LONG = "the times in it are longer than any run"
 
-GAP = 1_200
+QUEUE_GAP = 1_200
 """Nanoseconds between a kernel and the one queued behind it (1 to 2.2 µs in profiles of NVIDIA GPUs)."""
-SHALLOW = 256
-"""Launches that a stream takes at least before the next one waits. It is 1,022 in a profile of an A100; a
+MIN_QUEUE_DEPTH = 256
+"""Launches that any stream accepts before the next one waits. It is 1,022 in a profile of an A100; a
 published run of CogVideoX on an L40S, blocked in syncs for 331 ms of each step, had some 300."""
-SMALL_CALL = 1_000
-"""Nanoseconds of calls for events."""
-READ = 8
-"""Bytes that a read of a value copies."""
+EVENT_CALL = 1_000
+"""Nanoseconds of calls that record or await events."""
+BYTES_PER_READ = 8
+"""Bytes that reading a value copies."""
 _STREAM = 7
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedEntry:
     """An entry with its times: nanoseconds on the device, kernels, nanoseconds of the host."""
 
     entry: Entry
@@ -46,10 +46,10 @@ class Timed:
 
 
 @dataclass
-class Run:
-    """What came of it. `waits` holds, for each step that ran, the rows of each site's waiting calls, `asked`
-    for each correlation whose work it is (None: nobody's), and `besides` for rows of calls that wait what
-    they do after that."""
+class MachineRun:
+    """The result of a run. `waits` holds, for each step, the rows of each site's waiting calls, `asked` the
+    entry of each correlation (None: none), and `besides` for rows of waiting calls their time after the
+    wait."""
 
     timeline: Timeline
     waits: list[dict[int, list[int]]]
@@ -61,7 +61,7 @@ class Run:
 
 
 class _Event(NamedTuple):
-    """When what was recorded ends, on which stream, and the correlation of the call."""
+    """When the recorded work ends, on which stream, and the correlation of the call."""
 
     until: float
     stream: int
@@ -70,7 +70,7 @@ class _Event(NamedTuple):
 
 @dataclass
 class _Machine:
-    """Times are exact until they are written: what is slower is never rounded to something shorter."""
+    """The state of the machine. Times stay exact until they are written, so that rounding never shortens."""
 
     gpu: Gpu
     host: Host
@@ -78,9 +78,9 @@ class _Machine:
     now: float = 10_000
     free: dict[int, float] = field(default_factory=dict)
     starts: dict[int, list[float]] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
-    work: list[Queued] = field(default_factory=list)
-    syncs: list[Held] = field(default_factory=list)
+    calls: list[CallRow] = field(default_factory=list)
+    work: list[WorkRow] = field(default_factory=list)
+    syncs: list[SyncRow] = field(default_factory=list)
     stream: int = _STREAM
     events: dict[int, _Event] = field(default_factory=dict)
     awaited: dict[int, _Event] = field(default_factory=dict)
@@ -93,13 +93,13 @@ class _Machine:
 
     # -- the device ----------------------------------------------------------------------------------
 
-    def begin(self, asked: float, length: int, name: str, kind: WorkKind, nbytes: int = -1) -> float:
-        """Put work on the current stream; returns when it ends."""
+    def begin(self, requested_at: float, length: int, name: str, kind: WorkKind, nbytes: int = -1) -> float:
+        """Put work on the current stream and return when it ends."""
         before = self.free.get(self.stream)
-        start = asked + LAUNCH if before is None else max(asked + LAUNCH, before + GAP)
-        held = self.awaited.pop(self.stream, None)
-        if held is not None:
-            start = max(start, held.until + GAP)
+        start = requested_at + LAUNCH if before is None else max(requested_at + LAUNCH, before + QUEUE_GAP)
+        event = self.awaited.pop(self.stream, None)
+        if event is not None:
+            start = max(start, event.until + QUEUE_GAP)
         end = start + length
         self.free[self.stream] = end
         self.starts.setdefault(self.stream, []).append(start)
@@ -108,7 +108,7 @@ class _Machine:
         return end
 
     def call(self, name: str, length: float) -> int:
-        """A call of the runtime that takes so long; returns its row."""
+        """Make a runtime call of this length and return its row."""
         self.calls.append((HostKind.CALL, NUMBER[name], self.now, self.now + length, self.correlation))
         self.now += length
         return len(self.calls) - 1
@@ -118,14 +118,14 @@ class _Machine:
         return len(self.asked) - 1
 
     def next(self, entry: Entry | None = None) -> int:
-        """A correlation for what comes next, which `entry` asks for."""
+        """Return a correlation for the next call, made for `entry`."""
         self.asked.append(entry)
         return len(self.asked) - 1
 
     # -- what the host does --------------------------------------------------------------------------
 
-    def launch(self, timed: Timed) -> None:
-        """An operator: the host's own work, then a launch for each kernel."""
+    def launch(self, timed: TimedEntry) -> None:
+        """Run an operator: the host's own work, then a launch for each kernel."""
         if timed.entry.backward != self.backward:
             self.backward = timed.entry.backward
             self.spend(self.host.handover)
@@ -134,41 +134,41 @@ class _Machine:
         rest = timed.device
         for number in range(timed.kernels, 0, -1):
             self.next(timed.entry)
-            length, asked = call, self.now
+            length, requested_at = call, self.now
             queue = self.starts.get(self.stream, [])
             if self.is_held(queue):
-                asked = queue[-self.depth] + 2_000 - call
-                length = asked + call - self.now
+                requested_at = queue[-self.depth] + 2_000 - call
+                length = requested_at + call - self.now
             part = rest // number
             rest -= part
-            self.begin(asked, part, "kernel", WorkKind.KERNEL)
+            self.begin(requested_at, part, "kernel", WorkKind.KERNEL)
             self.call("cudaLaunchKernel", length)
             self.working += call
 
     def is_held(self, queue: Sequence[float]) -> bool:
-        """Whether the next launch waits until one of `queue`, its stream's, begins.
+        """Whether the next launch waits until one of `queue`, its stream's starts, begins.
 
-        As the replay, which scales what lies between with the host's speed, only one launch in `EVERY` is
-        looked at: the others take no longer than the call.
+        As the replay, which scales times in between with the host's speed, only one launch in `EVERY` is
+        checked: the others take no longer than the call.
         """
         behind = len(queue) - self.depth
         return behind >= 0 and behind % EVERY == 0 and queue[behind] > self.now
 
-    def graph(self, held: Sequence[Timed]) -> None:
-        """A captured graph with these in it: one call, and everything behind one another on the device."""
-        if not held:
+    def graph(self, entries: Sequence[TimedEntry]) -> None:
+        """Launch a captured graph: one call, then its entries one after the other on the device."""
+        if not entries:
             return
-        self.next(max(held, key=lambda one: one.device).entry)
-        asked = self.now
-        for timed in held:
+        self.next(max(entries, key=lambda timed_: timed_.device).entry)
+        requested_at = self.now
+        for timed in entries:
             entry = timed.entry
             if entry.kind == "copy":
                 memory: copies.Memory = "pinned" if entry.detail == "pinned" else "pageable"
-                length = int(copies.duration(max(entry.reads, READ), memory, self.gpu.pcie))
-                self.begin(asked, length, "kernel", WorkKind.KERNEL)
+                length = int(copies.duration(max(entry.reads, BYTES_PER_READ), memory, self.gpu.pcie))
+                self.begin(requested_at, length, "kernel", WorkKind.KERNEL)
             for number in range(timed.kernels if entry.kind == "operator" else 0, 0, -1):
                 part = timed.device * number // timed.kernels - timed.device * (number - 1) // timed.kernels
-                self.begin(asked, part, "kernel", WorkKind.KERNEL)
+                self.begin(requested_at, part, "kernel", WorkKind.KERNEL)
         self.call("cudaGraphLaunch", self.host.call)
         self.working += self.host.call
 
@@ -177,10 +177,10 @@ class _Machine:
         self.working += time
 
     def copy(self, entry: Entry, waits: bool) -> list[int]:
-        """A copy between host and device; returns the rows of its calls that wait."""
+        """Copy between host and device; return the rows of its waiting calls."""
         self.next()
         to_device = entry.mechanism == "h2d"
-        nbytes = max(entry.reads, READ)
+        nbytes = max(entry.reads, BYTES_PER_READ)
         memory: copies.Memory = "pinned" if entry.detail == "pinned" else "pageable"
         length = int(copies.duration(nbytes, memory, self.gpu.pcie))
         side = memory.capitalize()
@@ -188,7 +188,7 @@ class _Machine:
         call = self.host.call
         self.spend(max(self.host.forward - call, 0))
         end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
-        # What was measured on no such GPU is left to the synchronize, as the replay reads it.
+        # What was not measured on such a GPU is attributed to the synchronize, as the replay does.
         blocks = waits and copies.held(memory, to_device, nbytes) is True
         self.held += max(end + RETURN - self.now - call, 0) if blocks else 0
         row = self.call("cudaMemcpyAsync", max(call, end + RETURN - self.now) if blocks else call)
@@ -200,7 +200,7 @@ class _Machine:
         )
 
     def synchronize(self, name: str, until: float, least: int, besides: float = 0) -> int:
-        """A wait until then; when it is over the call takes `besides`."""
+        """Wait until `until`, at least `least`; after the wait the call takes `besides`."""
         self.next()
         self.working += least + besides
         self.held += max(until + RETURN - self.now - least, 0)
@@ -209,8 +209,8 @@ class _Machine:
             self.besides[row] = round(besides)
         return row
 
-    def wait(self, timed: Timed) -> list[int]:
-        """A wait, as its mechanism has it; returns the rows of its calls."""
+    def wait(self, timed: TimedEntry) -> list[int]:
+        """Wait in the way of the entry's mechanism; return the rows of its calls."""
         entry = timed.entry
         rows: list[int] = []
         for _ in range(max(entry.waits, 1)):
@@ -220,7 +220,7 @@ class _Machine:
                 rows += self.copy(entry, True)
         return rows
 
-    def _explicit(self, timed: Timed) -> int:
+    def _explicit(self, timed: TimedEntry) -> int:
         self.spend(self.host.call)
         whole = max(self.free.values(), default=0)
         if timed.entry.name in ("cudaStreamSynchronize", "cudaEventSynchronize"):
@@ -228,7 +228,7 @@ class _Machine:
         return self.synchronize("cudaDeviceSynchronize", whole, UNBLOCKED_DEVICE, timed.host)
 
     def other(self, entry: Entry) -> None:
-        """A stream is chosen, an event recorded or waited for, something copied without a wait."""
+        """Choose a stream, record or await an event, or copy without a wait."""
         stream = _STREAM + entry.stream
         if entry.kind == "stream":
             self.stream = stream
@@ -237,31 +237,33 @@ class _Machine:
         elif entry.kind == "record":
             self.next()
             self.events[entry.number] = _Event(self.free.get(stream, 0), stream, self.correlation)
-            self.call("cudaEventRecord", SMALL_CALL)
+            self.call("cudaEventRecord", EVENT_CALL)
         elif entry.kind == "await" and entry.number in self.events:
             self.next()
             event = self.awaited[stream] = self.events[entry.number]
             self.syncs.append((self.now, stream, self.correlation, event.stream, event.record))
-            self.call("cudaStreamWaitEvent", SMALL_CALL)
+            self.call("cudaStreamWaitEvent", EVENT_CALL)
 
 
-def modelled(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host) -> tuple[Run, Model] | Refusal:
-    """:func:`run`, and the model of what came of it; or why there is none."""
+def run_and_model(
+    steps: Sequence[Iterable[TimedEntry]], gpu: Gpu, host: Host
+) -> tuple[MachineRun, Model] | Refusal:
+    """Run the steps and build the replay model of the run, or say why there is none."""
     try:
-        ran = run(steps, gpu, host)
+        ran = run_steps(steps, gpu, host)
     except OverflowError:
         return Refusal(_TOO_LONG)
-    if max(ran.timeline.span) > _LONGEST:
+    if max(ran.timeline.span) > _MAX_TIME:
         return Refusal(_TOO_LONG)
     model = build(ran.timeline, ran.besides)
     return model if isinstance(model, Refusal) else (ran, model)
 
 
-def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host, depth: int = DEPTH) -> Run:
-    """These steps, one after the other, with streams that take so many launches before the next one waits.
+def run_steps(steps: Sequence[Iterable[TimedEntry]], gpu: Gpu, host: Host, depth: int = DEPTH) -> MachineRun:
+    """Run these steps one after the other; streams accept `depth` launches before the next one waits.
 
     Raises:
-        OverflowError: their times are too long to be added up.
+        OverflowError: the times are too long to add up.
     """
     machine = _Machine(gpu, host, depth)
     machine.calls.append((HostKind.OPERATOR, NUMBER["ProfilerStep#"], 0, 1_000, -1))
@@ -276,7 +278,7 @@ def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host, depth: int = DEP
             if kind == "graph":
                 machine.graph(items[at + 1 : at + 1 + timed.entry.tensors])
             elif timed.entry.graph:
-                continue  # it is in the graph that was launched before
+                continue  # it was launched with its graph
             elif kind == "operator":
                 machine.launch(timed)
             elif kind == "update":
@@ -289,7 +291,7 @@ def run(steps: Sequence[Iterable[Timed]], gpu: Gpu, host: Host, depth: int = DEP
         waits.append(rows)
     held = machine.held
     machine.synchronize("cudaDeviceSynchronize", max(machine.free.values(), default=0), UNBLOCKED_DEVICE)
-    timeline, place = written(machine.calls, machine.work, machine.syncs, marks, gpu.name)
+    timeline, place = write_timeline(machine.calls, machine.work, machine.syncs, marks, gpu.name)
     moved = [{site: [place[row] for row in rows] for site, rows in step.items()} for step in waits]
     besides = {place[row]: time for row, time in machine.besides.items()}
-    return Run(timeline, moved, machine.busy, int(machine.working), machine.asked, besides, held)
+    return MachineRun(timeline, moved, machine.busy, int(machine.working), machine.asked, besides, held)

@@ -1,4 +1,4 @@
-"""`calibrated`: a programme with the times of a real profile."""
+"""Calibrate a programme with the times of a real profile."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from gapless.replay.waits import waits
 from gapless.trace.read import read
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
 
-LEAST = 5
-"""Operators that a time of the host needs."""
-FAR = 20.0
-"""The host did something else where the next operator came later than so many times the usual."""
-MOST = 4.0
-"""Operators that the profile lacks are by their family at most so many times as long or short."""
+MIN_OPERATORS = 5
+"""Operators needed for a mean time of the host."""
+MAX_TIMES_USUAL = 20.0
+"""Intervals longer than this many times the median are left out: the host did something else."""
+MAX_FAMILY_FACTOR = 4.0
+"""Limit of the factor that a family's measured operators give to its unmeasured ones, up or down."""
 
 _ATTENTION = re.compile(r"_(?:scaled_dot_product|flash|efficient|cudnn)_.*attention")
 _ENGINE = re.compile(r"^autograd::engine::evaluate_function|^(?!aten::)\w*Backward\d*$")
-_SAME = {
+_CANONICAL_NAMES = {
     "cudnn_batch_norm": "batch_norm", "native_batch_norm": "batch_norm", "miopen_batch_norm": "batch_norm",
     "_native_batch_norm_legit": "batch_norm", "_batch_norm_with_update": "batch_norm",
     "_native_batch_norm_legit_no_training": "batch_norm",
@@ -44,17 +44,17 @@ _SAME = {
 }  # fmt: skip
 
 
-def canonical(name: str) -> str:
-    """One name for what different devices and versions call differently."""
+def canonical_name(name: str) -> str:
+    """Return one name for an operator that devices and versions name differently."""
     stem = name.removeprefix("aten::")
     if _ATTENTION.match(stem):
         return "attention_backward" if "backward" in stem else "attention"
-    return _SAME.get(stem, stem)
+    return _CANONICAL_NAMES.get(stem, stem)
 
 
 @dataclass
-class _Call:
-    """One call of an operator in the profile."""
+class _OperatorCall:
+    """A call of an operator in the profile, with the time and number of its kernels."""
 
     row: int
     name: str
@@ -64,157 +64,163 @@ class _Call:
     kernels: int = 0
 
 
-def calibrated(path: str, programme: Programme) -> Programme:
-    """`programme` with the times of the profile in `path`, and on its GPU where that is known.
+def calibrate(path: str, programme: Programme) -> Programme:
+    """Return `programme` with the times of the profile in `path`, and on its GPU if that is known.
 
     Raises:
-        UnreadableInput: it cannot be read, or shows no work of a device.
+        UnreadableInput: the file cannot be read, or shows no device work.
     """
-    measured = calibration(path, programme)
-    card = next((one for one in GPUS if one.name == measured.gpu), None)
+    measured = read_calibration(path, programme)
+    card = next((gpu for gpu in GPUS if gpu.name == measured.gpu), None)
     gpu = sheet(card) if card is not None else programme.gpu
     return msgspec.structs.replace(programme, calibration=measured, gpu=gpu)
 
 
-def calibration(path: str, programme: Programme) -> Calibration:
-    """What the profile in `path` says of the operators of `programme`.
+def read_calibration(path: str, programme: Programme) -> Calibration:
+    """Read the times of the operators of `programme` from the profile in `path`.
 
     Raises:
-        UnreadableInput: it cannot be read, or shows no work of a device.
+        UnreadableInput: the file cannot be read, or shows no device work.
     """
     timeline = read(path)
-    wanted = {canonical(one.name) for one in programme.entries if one.kind == "operator"}
-    calls = _calls(timeline, lambda name: canonical(name) in wanted)
+    wanted = {canonical_name(entry.name) for entry in programme.entries if entry.kind == "operator"}
+    calls = _operator_calls(timeline, lambda name: canonical_name(name) in wanted)
     device = main_device(timeline)
-    gpu = next((one.name for one in timeline.facts.gpus if one.number == device), "")
-    forward, backward, optimizer = _host(timeline, calls)
+    gpu = next((gpu.name for gpu in timeline.facts.gpus if gpu.number == device), "")
+    forward, backward, optimizer = _host_intervals(timeline, calls)
     return Calibration(
         path=path,
         gpu=gpu,
-        operators=tuple(_measured(timeline, calls)),
+        operators=tuple(_summarize_calls(timeline, calls)),
         forward=forward,
         backward=backward,
         optimizer=optimizer,
         call=launch_length(timeline),
-        step=_step(timeline, device),
+        step=_step_length(timeline, device),
     )
 
 
 def host_times(timeline: Timeline) -> tuple[int, int, int]:
-    """Nanoseconds of the host for an operator in forward, in backward and in an optimizer's step, as
-    `Calibration` has them, for a profile of its own."""
-    return _host(timeline, _calls(timeline, lambda name: True))
+    """Nanoseconds of the host per operator in forward, in backward and in an optimizer's step, as in a
+    `Calibration`, of a profile itself."""
+    return _host_intervals(timeline, _operator_calls(timeline, lambda name: True))
 
 
-def _calls(timeline: Timeline, wanted: Callable[[str], bool]) -> list[_Call]:
-    """The operators that launched work, each as the programme names it: the outermost that is `wanted`."""
+def _operator_calls(timeline: Timeline, wanted: Callable[[str], bool]) -> list[_OperatorCall]:
+    """Return the operators that launched work, each as the outermost one whose name is `wanted`."""
     names, host, work = timeline.names, timeline.host, timeline.work
     aten = [name.startswith("aten::") and wanted(name) for name in names]
     engine = [_ENGINE.search(name) is not None for name in names]
     stepping = [name.startswith("Optimizer.step") for name in names]
-    found: dict[int, _Call] = {}
-    of_call: dict[int, _Call | None] = {}
+    calls: dict[int, _OperatorCall] = {}
+    of_call: dict[int, _OperatorCall | None] = {}
     for row in np.flatnonzero(timeline.launchers >= 0).tolist():
         if work.kind[row] == WorkKind.MEMCPY and "DtoD" not in names[work.name[row]]:
             continue
         launch = int(timeline.launchers[row])
         if launch not in of_call:
             chain = timeline.with_ancestors(launch)
-            known = [one for one in chain if host.kind[one] == HostKind.OPERATOR and aten[host.name[one]]]
+            operators = [
+                row_ for row_ in chain if host.kind[row_] == HostKind.OPERATOR and aten[host.name[row_]]
+            ]
             of_call[launch] = None
-            if known:
-                outer = known[-1]
-                of_call[launch] = found.setdefault(
+            if operators:
+                outer = operators[-1]
+                of_call[launch] = calls.setdefault(
                     outer,
-                    _Call(
+                    _OperatorCall(
                         outer,
-                        canonical(names[host.name[outer]]),
-                        any(engine[host.name[one]] for one in chain),
-                        any(stepping[host.name[one]] for one in chain),
+                        canonical_name(names[host.name[outer]]),
+                        any(engine[host.name[row_]] for row_ in chain),
+                        any(stepping[host.name[row_]] for row_ in chain),
                     ),
                 )
         call = of_call[launch]
         if call is not None:
             call.device += int(work.end[row] - work.start[row])
             call.kernels += 1
-    return [found[row] for row in sorted(found)]
+    return [calls[row] for row in sorted(calls)]
 
 
-def _measured(timeline: Timeline, calls: Iterable[_Call]) -> Iterable[Measured]:
-    """The usual time of each operator and shape, and the mean of each operator over all shapes."""
-    groups: defaultdict[tuple[str, tuple[Shape, ...]], list[_Call]] = defaultdict(list)
+def _summarize_calls(timeline: Timeline, calls: Iterable[_OperatorCall]) -> Iterable[Measured]:
+    """Yield the median time of each operator and shape, and the mean of each operator over all shapes."""
+    groups: defaultdict[tuple[str, tuple[Shape, ...]], list[_OperatorCall]] = defaultdict(list)
     for call in calls:
-        known = timeline.arguments(call.row).shapes
+        shapes = timeline.arguments(call.row).shapes
         groups[call.name, ()].append(call)
-        if known:
-            groups[call.name, known].append(call)
-    for (name, known), members in sorted(groups.items()):
+        if shapes:
+            groups[call.name, shapes].append(call)
+    for (name, shapes), members in sorted(groups.items()):
         times = [call.device for call in members]
         yield Measured(
             name=name,
-            shapes=known,
-            device=round(float(np.median(times) if known else np.mean(times))),
+            shapes=shapes,
+            device=round(float(np.median(times) if shapes else np.mean(times))),
             kernels=float(np.mean([call.kernels for call in members])),
             calls=len(members),
         )
 
 
-def _host(timeline: Timeline, calls: list[_Call]) -> tuple[int, int, int]:
-    """What the host needs from one operator to the next where it does not wait: in forward, in backward and
-    in the optimizer; -1 where there are too few."""
+def _host_intervals(timeline: Timeline, calls: list[_OperatorCall]) -> tuple[int, int, int]:
+    """Return the host's mean time from one operator to the next without waits: in forward, in backward and in
+    the optimizer; -1 if there are too few."""
     host = timeline.host
-    held = np.sort(np.concatenate([waits(timeline).host, waits(timeline).sync]))
+    waiting = np.sort(np.concatenate([waits(timeline).host, waits(timeline).sync]))
     between: dict[int, list[int]] = {0: [], 1: [], 2: []}
-    for one, other in pairwise(calls):
-        kind = 2 if one.optimizer else int(one.backward)
-        same = (one.backward, one.optimizer) == (other.backward, other.optimizer)
-        if not same or host.thread[one.row] != host.thread[other.row]:
+    for call, following in pairwise(calls):
+        kind = 2 if call.optimizer else int(call.backward)
+        same = (call.backward, call.optimizer) == (following.backward, following.optimizer)
+        if not same or host.thread[call.row] != host.thread[following.row]:
             continue
-        at = int(np.searchsorted(held, one.row))
-        if at < len(held) and held[at] < other.row:
+        at = int(np.searchsorted(waiting, call.row))
+        if at < len(waiting) and waiting[at] < following.row:
             continue
-        between[kind].append(int(host.start[other.row] - host.start[one.row]))
-    return _usual(between[0]), _usual(between[1]), _usual(between[2])
+        between[kind].append(int(host.start[following.row] - host.start[call.row]))
+    return (
+        _mean_without_outliers(between[0]),
+        _mean_without_outliers(between[1]),
+        _mean_without_outliers(between[2]),
+    )
 
 
-def _usual(times: list[int]) -> int:
-    """The mean of what is not far from the usual."""
-    if len(times) < LEAST:
+def _mean_without_outliers(times: list[int]) -> int:
+    """Return the mean of the times that are not far above the median."""
+    if len(times) < MIN_OPERATORS:
         return -1
     usual = float(np.median(times))
-    return round(float(np.mean([time for time in times if time <= FAR * usual])))
+    return round(float(np.mean([time for time in times if time <= MAX_TIMES_USUAL * usual])))
 
 
 def launch_length(timeline: Timeline) -> int:
-    """The usual length of a launching call in nanoseconds; -1 where there are too few."""
+    """Return the median length of a launching call in nanoseconds; -1 if there are too few."""
     host = timeline.host
-    named = timeline.names_where(lambda name: "LaunchKernel" in name)
-    rows = np.flatnonzero((host.kind == HostKind.CALL) & named[host.name])
-    return int(np.median(host.end[rows] - host.start[rows])) if len(rows) >= LEAST else -1
+    is_launch = timeline.names_where(lambda name: "LaunchKernel" in name)
+    rows = np.flatnonzero((host.kind == HostKind.CALL) & is_launch[host.name])
+    return int(np.median(host.end[rows] - host.start[rows])) if len(rows) >= MIN_OPERATORS else -1
 
 
-def _step(timeline: Timeline, device: int) -> int:
-    """The usual length of the profile's own steps without what they spend in data loaders; -1 where it marks
-    none."""
+def _step_length(timeline: Timeline, device: int) -> int:
+    """Return the median length of the profile's own steps without time in data loaders; -1 without marked
+    steps."""
     if device < 0:
         return -1
-    found = find_steps(timeline, device)
-    if found.source == "span" or not len(found.start):
+    steps = find_steps(timeline, device)
+    if steps.source == "span" or not len(steps.start):
         return -1
     rows = loader_rows(timeline)
     loading = Clock.without(timeline.host.start[rows], timeline.host.end[rows])
-    return int(np.median(loading.between(found.start, found.end)))
+    return int(np.median(loading.between(steps.start, steps.end)))
 
 
 _Key = tuple[str, tuple[Shape, ...]]
 
 
 @dataclass(frozen=True)
-class Lookup:
-    """The measured time of an entry: of its own shapes, else of its operator's, in proportion, else of its
+class MeasuredTimes:
+    """The measured time of an entry: for its shapes, else scaled from its operator's, else from its
     family's.
 
-    `factors` are measured times in parts of the data sheet's, by operator; `families` by family.
+    `factors` are measured times over the data sheet's, by operator; `families` by family.
     """
 
     exact: Mapping[_Key, Measured]
@@ -222,69 +228,78 @@ class Lookup:
     factors: Mapping[str, float]
     families: Mapping[str, float]
 
-    def shaped(self, entry: Entry) -> Measured | None:
-        """What was measured of this operator with these shapes."""
+    def of_shapes(self, entry: Entry) -> Measured | None:
+        """Return the measurement of this operator with these shapes."""
         return self.exact.get(_key(entry.name, entry.inputs)) if entry.inputs else None
 
-    def named(self, entry: Entry) -> Measured | None:
-        """What was measured of this operator with any shapes."""
-        return self.by_name.get(canonical(entry.name))
+    def of_operator(self, entry: Entry) -> Measured | None:
+        """Return the measurement of this operator over all shapes."""
+        return self.by_name.get(canonical_name(entry.name))
 
     def factor(self, entry: Entry) -> float:
-        own = self.factors.get(canonical(entry.name))
+        own = self.factors.get(canonical_name(entry.name))
         if own is not None:
             return own
         return self.families.get(family_of(entry.name), 1.0)
 
 
 def _key(name: str, shapes: tuple[Shape, ...]) -> _Key:
-    """Versions differ in the order of arguments: the shapes are compared without it."""
-    return canonical(name), tuple(sorted(shapes))
+    """Return a key without the order of arguments, in which versions differ."""
+    return canonical_name(name), tuple(sorted(shapes))
 
 
-def lookup(measured: Calibration, programme: Programme, guess: Callable[[Entry], float]) -> Lookup:
-    """`guess` gives the time of an entry by the data sheet."""
-    exact = {_key(one.name, one.shapes): one for one in measured.operators if one.shapes}
-    by_name = {one.name: one for one in measured.operators if not one.shapes}
-    known = Lookup(exact, by_name, {}, {})
+def index_measurements(
+    measured: Calibration, programme: Programme, guess: Callable[[Entry], float]
+) -> MeasuredTimes:
+    """Index a calibration for a programme; `guess` returns an entry's time by the data sheet."""
+    exact = {
+        _key(measured_.name, measured_.shapes): measured_
+        for measured_ in measured.operators
+        if measured_.shapes
+    }
+    by_name = {measured_.name: measured_ for measured_ in measured.operators if not measured_.shapes}
+    index = MeasuredTimes(exact, by_name, {}, {})
     shaped: defaultdict[str, list[float]] = defaultdict(list)
     plain: defaultdict[str, list[float]] = defaultdict(list)
     families: dict[str, str] = {}
-    counts = _counts(programme)
+    counts = _count_uses(programme)
     for position, entry in enumerate(programme.entries):
         if entry.kind != "operator" or position not in counts:
             continue
-        name, guessed = canonical(entry.name), guess(entry)
+        name, guessed = canonical_name(entry.name), guess(entry)
         families[name] = family_of(entry.name)
-        found = known.shaped(entry)
-        if found is not None:
-            shaped[name].append(found.device / max(guessed, 1.0))
+        measurement = index.of_shapes(entry)
+        if measurement is not None:
+            shaped[name].append(measurement.device / max(guessed, 1.0))
         plain[name] += [guessed] * counts[position]
     factors = {
         name: by_name[name].device / max(float(np.mean(guesses)), 1.0)
         for name, guesses in plain.items()
         if name in by_name
     }
-    factors |= {name: float(np.median(found)) for name, found in shaped.items()}
-    return Lookup(exact, by_name, factors, _by_family(factors, plain, families))
+    factors |= {name: float(np.median(ratios)) for name, ratios in shaped.items()}
+    return MeasuredTimes(exact, by_name, factors, _family_factors(factors, plain, families))
 
 
-def _by_family(
+def _family_factors(
     factors: Mapping[str, float], guessed: Mapping[str, list[float]], families: Mapping[str, str]
 ) -> dict[str, float]:
-    """The factors of families: their operators', by the time that each takes."""
+    """Return the factors of families: the mean of their operators', weighted by time."""
     measured: defaultdict[str, float] = defaultdict(float)
     without: defaultdict[str, float] = defaultdict(float)
     for name, factor in factors.items():
         time = sum(guessed[name])
         measured[families[name]] += factor * time
         without[families[name]] += time
-    found = {family: measured[family] / time for family, time in without.items() if time}
-    return {family: min(max(factor, 1 / MOST), MOST) for family, factor in found.items()}
+    family_factors = {family: measured[family] / time for family, time in without.items() if time}
+    return {
+        family: min(max(factor, 1 / MAX_FAMILY_FACTOR), MAX_FAMILY_FACTOR)
+        for family, factor in family_factors.items()
+    }
 
 
-def _counts(programme: Programme) -> dict[int, int]:
-    """How often each entry is asked for in the last segments."""
+def _count_uses(programme: Programme) -> dict[int, int]:
+    """Count how often each entry is used in the last segments."""
     counts: dict[int, int] = {}
     for segment in programme.segments[-12:]:
         for position in programme.bodies[segment.body]:

@@ -1,4 +1,4 @@
-"""How much of a step could be captured in a CUDA graph, and what keeps the rest out."""
+"""Find how much of a step a CUDA graph could capture, and what prevents the rest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import pairwise, takewhile
 
 import msgspec
 
-from gapless.analyze.estimate.graph_replay import Saving, savings
-from gapless.analyze.estimate.programme_steps import Step, recorded
+from gapless.analyze.estimate.graph_replay import ReplaySavings, replay_savings
+from gapless.analyze.estimate.programme_steps import Step, recorded_steps
 from gapless.analyze.estimate.timing import Times, times_of
 from gapless.analyze.run.steps import Steps
 from gapless.model import Session, SourceLine
@@ -18,8 +18,8 @@ from gapless.model.programme import Entry
 from gapless.model.readiness import Obstacle, Readiness, Stretch
 from gapless.rules import match_rule
 
-MOST = 8
-"""Stretches that are told of."""
+MAX_STRETCHES = 8
+"""Stretches that are reported, those with the most launches."""
 _INPUT = (
     "copy it into a tensor that keeps its address: `static.copy_(batch, non_blocking=True)` before the replay"
 )
@@ -33,30 +33,32 @@ _CHANGING = (
 )
 
 
-def readiness(session: Session, steps: Steps) -> Readiness | None:
-    """What a graph could hold of the steps of `session`; None where that was not asked for."""
+def assess_readiness(session: Session, steps: Steps) -> Readiness | None:
+    """Assess what a graph could capture of the steps of `session`; None if that was not requested."""
     programme = session.programme
     if programme is None or not programme.lines:
         return None
     if not steps.seen:
         return Readiness(refused="the run took no training step")
-    whole = recorded(programme, steps)
+    whole = recorded_steps(programme, steps)
     if not whole:
         return Readiness(refused="no complete steady step was recorded")
     times = times_of(programme)
-    usual = _usual(whole)
-    step = min(reversed(usual), key=lambda one: sum(map(_cuts, one)))
+    common = _common_form_steps(whole)
+    step = min(reversed(common), key=lambda step_: sum(map(_ends_graph, step_)))
     if _replays(step):
-        whole = _replaying(whole) or whole
-        usual = _usual(whole)
-    changing = _changing(step, usual)
+        whole = _replaying_steps(whole) or whole
+        common = _common_form_steps(whole)
+    changing = _changing_positions(step, common)
     parts = list(_stretches(step, changing))
-    launches = [sum(_launches(step[at], times) for at in part) for part in parts]
-    ranked = sorted(zip(launches, parts, strict=True), key=lambda one: (-one[0], one[1]))[:MOST]
-    saving = savings(programme, step, [part for _, part in ranked[:1]], times)
+    launches = [sum(_count_kernels(step[at], times) for at in part) for part in parts]
+    ranked = sorted(zip(launches, parts, strict=True), key=lambda stretch: (-stretch[0], stretch[1]))[
+        :MAX_STRETCHES
+    ]
+    saving = replay_savings(programme, step, [part for _, part in ranked[:1]], times)
     return Readiness(
-        launches=sum(_launches(one, times) for one in step),
-        held=sum(_launches(one, times) for one in step if one.graph),
+        launches=sum(_count_kernels(entry, times) for entry in step),
+        held=sum(_count_kernels(entry, times) for entry in step if entry.graph),
         stretches=tuple(
             Stretch(
                 first=_line(step, part),
@@ -66,14 +68,16 @@ def readiness(session: Session, steps: Steps) -> Readiness | None:
             )
             for at, (count, part) in enumerate(ranked)
         ),
-        obstacles=_all(_differing(step, whole, len(usual)), _obstacles(session, step, whole)),
+        obstacles=_merge_obstacles(
+            _difference_obstacles(step, whole, len(common)), _list_obstacles(session, step, whole)
+        ),
         steps=len(whole),
         step=saving.step if saving is not None else None,
         whole=saving.whole if saving is not None else None,
     )
 
 
-def _saved(saving: Saving | None, at: int) -> Range | None:
+def _saved(saving: ReplaySavings | None, at: int) -> Range | None:
     return saving.each[at] if saving is not None and at < len(saving.each) else None
 
 
@@ -81,22 +85,22 @@ def _replays(step: Step) -> bool:
     return any(entry.graph for entry in step)
 
 
-def _replaying(steps: Sequence[Step]) -> list[Step]:
-    """Those that replay a graph: eager ones warm up for it, or are without it on purpose, and the first one
-    behind them begins with the capture."""
-    return [one for before, one in pairwise(steps) if _replays(before) and _replays(one)]
+def _replaying_steps(steps: Sequence[Step]) -> list[Step]:
+    """Return steps that replay a graph as their predecessor does: eager ones warm up for it or avoid it on
+    purpose, and the first one after them begins with the capture."""
+    return [step for before, step in pairwise(steps) if _replays(before) and _replays(step)]
 
 
-def _cuts(entry: Entry) -> bool:
-    """Whether no graph goes beyond `entry`."""
+def _ends_graph(entry: Entry) -> bool:
+    """Whether a graph cannot continue past `entry`."""
     arrives = entry.kind == "copy" and entry.mechanism == "h2d" and not entry.graph
     return entry.kind in ("wait", "obstacle") or arrives
 
 
-def _launches(entry: Entry, times: Times) -> int:
-    """Kernels of `entry`, and the copy that it is; what arrives from the CPU is none of the graph's."""
+def _count_kernels(entry: Entry, times: Times) -> int:
+    """Count the kernels or copies of `entry` in a graph; copies from the CPU stay outside of it."""
     if entry.kind == "copy":
-        return 0 if _cuts(entry) else 1
+        return 0 if _ends_graph(entry) else 1
     return times.timed(entry).kernels if entry.kind == "operator" else 0
 
 
@@ -105,12 +109,12 @@ def _line(step: Step, positions: Sequence[int]) -> SourceLine | None:
 
 
 def _stretches(step: Step, changing: range) -> Iterator[list[int]]:
-    """The positions of operators between what cuts; a step of an optimizer that is none to capture is out."""
+    """Yield the positions of operators between obstacles, without optimizer steps that cannot be captured."""
     part: list[int] = []
     barred = False
     for at, entry in enumerate(step):
         barred = entry.optimizer and (barred or entry.kind == "obstacle")
-        if barred or _cuts(entry) or at in changing or entry.kind == "graph" or entry.graph:
+        if barred or _ends_graph(entry) or at in changing or entry.kind == "graph" or entry.graph:
             if part:
                 yield part
             part = []
@@ -120,25 +124,25 @@ def _stretches(step: Step, changing: range) -> Iterator[list[int]]:
         yield part
 
 
-def _all(differing: Iterable[Obstacle], cuts: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
-    """Both; but a sync for a size at the line from which shapes differ is what makes them differ."""
-    found = tuple(cuts)
-    known = {one.line for one in found if one.code}
-    return (*(one for one in differing if one.line not in known), *found)
+def _merge_obstacles(differing: Iterable[Obstacle], cuts: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
+    """Merge both, leaving out differing shapes at a line whose sync for a size explains them."""
+    obstacles = tuple(cuts)
+    lines = {obstacle.line for obstacle in obstacles if obstacle.code}
+    return (*(obstacle for obstacle in differing if obstacle.line not in lines), *obstacles)
 
 
-def _usual(whole: Sequence[Step]) -> Sequence[Step]:
-    """The steps of the commonest form, where more than half have it; else all of them."""
+def _common_form_steps(whole: Sequence[Step]) -> Sequence[Step]:
+    """Return the steps of the commonest form, if more than half have it, else all."""
     forms = [tuple(_form(entry) for entry in step if entry.kind == "operator") for step in whole]
-    ((most, count),) = Counter(forms).most_common(1)
+    ((commonest, count),) = Counter(forms).most_common(1)
     if 2 * count <= len(whole):
         return whole
-    return [step for step, form in zip(whole, forms, strict=True) if form == most]
+    return [step for step, form in zip(whole, forms, strict=True) if form == commonest]
 
 
-def _differing(step: Step, whole: Sequence[Step], usual: int) -> Iterator[Obstacle]:
-    """Where steps differ from one another: in all of them, or in those few that are not as `usual`."""
-    at = next(iter(_changing(step, whole)), None)
+def _difference_obstacles(step: Step, whole: Sequence[Step], usual: int) -> Iterator[Obstacle]:
+    """Yield where steps differ: in all of them, or in the few that are not of the common form."""
+    at = next(iter(_changing_positions(step, whole)), None)
     if at is None:
         return
     few = len(whole) - usual
@@ -150,17 +154,17 @@ def _differing(step: Step, whole: Sequence[Step], usual: int) -> Iterator[Obstac
     )
 
 
-def _changing(step: Step, whole: Sequence[Step]) -> range:
-    """The positions of `step` at which other steps do something else, or on other shapes."""
+def _changing_positions(step: Step, whole: Sequence[Step]) -> range:
+    """Return the positions of `step` at which other steps run something else, or on other shapes."""
     own = [at for at, entry in enumerate(step) if entry.kind == "operator"]
     form = [_form(step[at]) for at in own]
     before = after = len(form)
     for other in whole:
-        others = [_form(entry) for entry in other if entry.kind == "operator"]
-        if others == form:
+        other_form = [_form(entry) for entry in other if entry.kind == "operator"]
+        if other_form == form:
             continue
-        before = min(before, _common(form, others))
-        after = min(after, _common(form[::-1], others[::-1]))
+        before = min(before, _common_prefix(form, other_form))
+        after = min(after, _common_prefix(form[::-1], other_form[::-1]))
     first, last = before, len(form) - after
     if before == len(form) and after == len(form):
         return range(0)
@@ -172,18 +176,22 @@ def _form(entry: Entry) -> tuple[object, ...]:
     return entry.name, entry.dtype, entry.inputs, entry.outputs, entry.tensors, entry.backward
 
 
-def _common(one: Sequence[object], other: Sequence[object]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+def _common_prefix(first: Sequence[object], other: Sequence[object]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, other, strict=False)))
 
 
-def _obstacles(session: Session, step: Step, whole: Sequence[Step]) -> Iterator[Obstacle]:
-    """What cuts, each line and reason once, in the order of the step; then what only other steps have."""
-    cuts = [[_obstacle(session, entry) for entry in one if _cuts(entry)] for one in (step, *whole)]
-    found = {(one.line, one.reason): one for told in cuts[::-1] for one in told[::-1]}
-    ordered = dict.fromkeys((one.line, one.reason) for told in cuts for one in told)
+def _list_obstacles(session: Session, step: Step, whole: Sequence[Step]) -> Iterator[Obstacle]:
+    """Yield obstacles, each line and reason once, in the step's order; then those of other steps only."""
+    cuts = [[_obstacle(session, entry) for entry in step_ if _ends_graph(entry)] for step_ in (step, *whole)]
+    by_key = {
+        (obstacle.line, obstacle.reason): obstacle for obstacles in cuts[::-1] for obstacle in obstacles[::-1]
+    }
+    ordered = dict.fromkeys((obstacle.line, obstacle.reason) for obstacles in cuts for obstacle in obstacles)
     for key in ordered:
-        times = sum(any((one.line, one.reason) == key for one in told) for told in cuts[1:])
-        yield msgspec.structs.replace(found[key], steps=times)
+        times = sum(
+            any((obstacle.line, obstacle.reason) == key for obstacle in obstacles) for obstacles in cuts[1:]
+        )
+        yield msgspec.structs.replace(by_key[key], steps=times)
 
 
 def _obstacle(session: Session, entry: Entry) -> Obstacle:
@@ -193,11 +201,11 @@ def _obstacle(session: Session, entry: Entry) -> Obstacle:
         return Obstacle(line=entry.line, reason=entry.name, change=entry.detail)
     site = session.sites[entry.site]
     rule = match_rule(site)
-    what = site.call or site.operator.rpartition("::")[2]
+    operation = site.call or site.operator.rpartition("::")[2]
     arrives = site.mechanism == "h2d"
     return Obstacle(
         line=site.line or entry.line,
-        reason=f"{what} copies from the CPU, which syncs" if arrives else f"the CPU waits: {what}",
+        reason=f"{operation} copies from the CPU, which syncs" if arrives else f"the CPU waits: {operation}",
         change=f"{rule.change_at(site)}; {_INPUT}" if arrives else rule.change_at(site),
         code=rule.code,
         input=arrives,

@@ -1,7 +1,7 @@
-"""How far off an estimate of a kernel's time may be.
+"""Estimate how far off the estimated time of a kernel may be.
 
-By one rule (``benchmarks/_kernel_spread.py``): how far kernels that were kept from the fit are off within a
-GPU, and how far GPUs differ, as the sample of them tells it for the next one.
+By one rule (``benchmarks/_kernel_spread.py``): the error of kernels that were kept from the fit, within a
+GPU, and the difference between GPUs, extrapolated from the sample of them to the next one.
 ``benchmarks/sheets/kernel_times.md`` has both, and how many kernels lie in the interval, by family and GPU.
 """
 
@@ -42,7 +42,7 @@ SPREADS: dict[str, Spread] = {
     "attention": Spread(0.41, 0.55, 0.24),
     "attention, else": Spread(0.5, 0.55, 0.4),  # backward, or not in 16 bits: not in the tables
     "pointwise": Spread(0.35, 0.12, 0.06),
-    # As GPUs differ whose norms have no share of their own.
+    # As much as GPUs differ that have no measured share for norms.
     "layer norm": Spread(0.28, 0.28, 0.19),
     "softmax": Spread(0.3, 0.3, 0.25),
     "gather": Spread(0.28, 0.26, 0.27),
@@ -61,54 +61,60 @@ SPREADS: dict[str, Spread] = {
     TRITON: Spread(0.6, 0.6, 0.6),
     UNKNOWN: Spread(0.8, 0.8, 0.8),
 }
-SHORT, MIDDLE = 20_000.0, 100_000.0
-"""Nanoseconds at which a spread ends."""
+MAX_SHORT_TIME, MAX_MIDDLE_TIME = 20_000.0, 100_000.0
+"""Nanoseconds up to which a kernel counts as short, and as middle."""
 
-UNSEEN = {"fp32": 0.12, "half": 0.06, "attention": 0.15, "memory": 0.08}
-"""What comes to it on a GPU that was not measured: by how much its class's shares differ."""
-START = 0.25
-"""What comes to it for short kernels where nobody measured how long kernels take to start, which an RTX PRO
-6000 has done in little more than half the time."""
-MODEST = 0.3
-"""The same where a card may lower its clocks, more with each degree of its cooling."""
+UNMEASURED_GPU = {"fp32": 0.12, "half": 0.06, "attention": 0.15, "memory": 0.08}
+"""Extra uncertainty on a GPU that was not measured: the spread of shares in its class."""
+UNMEASURED_START = 0.25
+"""Extra uncertainty for short kernels on GPUs with no measured start-up time; an RTX PRO 6000 takes little
+more than half of the usual one."""
+UNSTEADY_CLOCK = 0.3
+"""Extra uncertainty where a card may lower its clocks, depending on its cooling."""
 
 
-def spread(work: Work, gpu: Gpu, time: float | None = None) -> float:
-    """The standard deviation of the natural logarithm of the true time over `device_time`'s, which is `time`
-    where somebody has it.
+def time_spread(work: Work, gpu: Gpu, time: float | None = None) -> float:
+    """Return the standard deviation of the natural logarithm of the true time over `device_time`'s, which can
+    be passed as `time`.
 
-    With the normal distribution four fifths of the true times are between ``time·exp(-1.28·spread)`` and
+    In a normal distribution four fifths of the true times are between ``time·exp(-1.28·spread)`` and
     ``time·exp(1.28·spread)``.
     """
-    kind, field = kind_of(work, gpu)
+    kind, field = spread_kind(work, gpu)
     time = device_time(work, gpu) if time is None else time
-    each = SPREADS[kind]
-    own = each.short if time < SHORT else each.middle if time < MIDDLE else each.long
+    spreads = SPREADS[kind]
+    own = (
+        spreads.short if time < MAX_SHORT_TIME else spreads.middle if time < MAX_MIDDLE_TIME else spreads.long
+    )
     can = reach(gpu)
-    more = 0.0 if field in can.known else UNSEEN[field]
-    if time < SHORT and "start" not in can.known:
-        own = math.hypot(own, START)
+    more = 0.0 if field in can.known else UNMEASURED_GPU[field]
+    if time < MAX_SHORT_TIME and "start" not in can.known:
+        own = math.hypot(own, UNMEASURED_START)
     if field != "memory":
-        more = max(more, can.unsteady, MODEST if can.modest and field not in can.known else 0.0)
+        more = max(more, can.unsteady, UNSTEADY_CLOCK if can.modest and field not in can.known else 0.0)
     return math.hypot(own, more)
 
 
-PROVED = frozenset({"products in fp32", "pointwise", "layer norm", "softmax", "gather"})
-"""What the whole models consist of that were measured: in fp32, and in kernels that are not `SHORT`."""
-UNPROVEN = 0.25
-"""By how much the time of all other operators of a model may be off, together: standard deviation of the
-logarithm. Of profiles and published steps of such models, to which nothing was fitted, at least four fifths
-lie in it (``benchmarks/sheets/intervals.md``, ``published.md``, ``timm_models.md``)."""
+PROVED_KINDS = frozenset({"products in fp32", "pointwise", "layer norm", "softmax", "gather"})
+"""Kinds of which the measured whole models consist, if in fp32 and not short."""
+UNPROVEN_SPREAD = 0.25
+"""By how much the times of all other operators of a model may be off together: standard deviation of the
+logarithm. At least four fifths of the profiles and published steps of such models, to which nothing was
+fitted, lie in it (``benchmarks/sheets/intervals.md``, ``published.md``, ``timm_models.md``)."""
 
 
-def unproven(work: Work, dtype: str, gpu: Gpu, time: float) -> float:
-    """What comes to `spread` for operators that no whole model with known times consists of."""
-    proved = time >= SHORT and dtype in ("", "float32", "int64") and kind_of(work, gpu)[0] in PROVED
-    return 0.0 if proved else UNPROVEN
+def unproven_spread(work: Work, dtype: str, gpu: Gpu, time: float) -> float:
+    """Return the extra uncertainty of operators that no whole model with known times consists of."""
+    proved = (
+        time >= MAX_SHORT_TIME
+        and dtype in ("", "float32", "int64")
+        and spread_kind(work, gpu)[0] in PROVED_KINDS
+    )
+    return 0.0 if proved else UNPROVEN_SPREAD
 
 
-def kind_of(work: Work, gpu: Gpu) -> tuple[str, str]:
-    """The row of `SPREADS`, and the share of the data sheet that the time goes by."""
+def spread_kind(work: Work, gpu: Gpu) -> tuple[str, str]:
+    """Return the row of `SPREADS`, and the share of the data sheet on which the time depends."""
     if work.family not in (MATMUL, CONVOLUTION, ATTENTION):
         return work.family, "memory"
     half = work.unit not in ("fp32", "fp64") and peak(gpu, work.unit) > gpu.fp32

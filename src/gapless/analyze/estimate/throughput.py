@@ -1,11 +1,11 @@
-"""What a step does: how many samples and tokens, how much arithmetic, in which phase the GPU's time goes."""
+"""Count what a step processes: samples, tokens, flops, and the GPU's time by phase."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from gapless.analyze.estimate.programme_steps import Arrived, Step
+from gapless.analyze.estimate.programme_steps import ArrivedTensors, Step
 from gapless.analyze.estimate.timing import Times
 from gapless.analyze.kernel_times.durations import peak
 from gapless.analyze.kernel_times.families import ATTENTION, CONVOLUTION, MATMUL, family_of
@@ -13,52 +13,52 @@ from gapless.analyze.kernel_times.operator_work import products, work
 from gapless.model.estimate import Count, Throughput
 from gapless.model.programme import Entry, Shape
 
-_IMAGES = 4
-"""Dimensions of what a convolution over images is given."""
-_VOCABULARY = 1000
-"""Rows from which on the embedding of a model that sees images is one of words, and none of positions."""
-_FEWEST_WORDS = 32
-"""Rows of the embedding of characters; of less it is one of classes."""
+_IMAGE_DIMENSIONS = 4
+"""Dimensions of a batch of images: samples, channels, height, width."""
+_MIN_VOCABULARY = 1000
+"""Rows from which on an embedding in a model with images is one of words, not of positions."""
+_MIN_CHARACTERS = 32
+"""Rows from which on an embedding is one of characters, not of classes."""
 _FAMILIES = (MATMUL, CONVOLUTION, ATTENTION)
 
 
-def throughput(steps: Sequence[Step], arrived: Sequence[Arrived], times: Times) -> Throughput:
-    """What one of `steps` does in the mean; `arrived` is what came from the host in recorded steps."""
-    needed, again, units = _flops(steps)
-    unit = max(units, key=lambda one: units[one], default="")
-    samples, tokens = _samples(steps, arrived), _tokens(steps)
+def measure_throughput(steps: Sequence[Step], arrived: Sequence[ArrivedTensors], times: Times) -> Throughput:
+    """Return what a step processes on average; `arrived` are the tensors from the host in recorded steps."""
+    flops, repeated, units = _count_flops(steps)
+    unit = max(units, key=lambda name: units[name], default="")
+    samples, tokens = _count_samples(steps, arrived), _count_tokens(steps)
     if tokens is None:
-        tokens = _tokens_in_a_row(steps)
+        tokens = _count_flat_tokens(steps)
         if tokens is not None and samples is not None:
-            group = _largest(arrived)  # of rows, where they end in one is not known
+            group = _largest_kind(arrived)  # of rows whose ends are unknown
             rows = group[1] == 1 if group is not None else samples.number == tokens.number
             samples = None if rows else samples
     return Throughput(
         samples=samples,
         tokens=tokens,
-        flops=needed / len(steps),
-        repeated=again / len(steps),
+        flops=flops / len(steps),
+        repeated=repeated / len(steps),
         unit="fp32" if unit == "tf32" and not times.gpu.tf32 else unit,
         peak=_peak(times, unit),
-        phases={name: round(time / len(steps)) for name, time in _phases(steps, times).items()},
+        phases={name: round(time / len(steps)) for name, time in _time_by_phase(steps, times).items()},
     )
 
 
 def _peak(times: Times, unit: str) -> float:
-    """TFLOP/s of the GPU that the times are of; 0 where nothing tells them."""
+    """TFLOP/s of the GPU that the times are for; 0 if it is unknown."""
     measured = times.calibration
     if not unit or (measured is not None and measured.gpu not in ("", times.gpu.name)):
-        return 0.0  # a profile of a GPU whose data sheet is not known
+        return 0.0  # a profile of a GPU without a known data sheet
     return peak(times.gpu, unit)
 
 
 # Arithmetic ---------------------------------------------------------------------------------------
 
 
-def _flops(steps: Sequence[Step]) -> tuple[float, float, Mapping[str, float]]:
-    """Flops of products, convolutions and attention: those that the model needs, those of passes that are
-    computed again, and the former by the unit that they run on."""
-    needed = again = 0.0
+def _count_flops(steps: Sequence[Step]) -> tuple[float, float, Mapping[str, float]]:
+    """Count flops of products, convolutions and attention: those the model needs, those of recomputed forward
+    passes, and the former by arithmetic unit."""
+    needed = repeated = 0.0
     units: dict[str, float] = {}
     for step in steps:
         forward = _forward(step)
@@ -67,12 +67,12 @@ def _flops(steps: Sequence[Step]) -> tuple[float, float, Mapping[str, float]]:
                 continue
             flops = products(entry)
             if repeats(entry, forward):
-                again += flops
+                repeated += flops
             else:
                 needed += flops
                 unit = work(entry).unit
                 units[unit] = units.get(unit, 0.0) + flops
-    return needed, again, units
+    return needed, repeated, units
 
 
 def _forward(step: Step) -> set[tuple[str, tuple[Shape, ...]]]:
@@ -80,20 +80,20 @@ def _forward(step: Step) -> set[tuple[str, tuple[Shape, ...]]]:
 
 
 def repeats(entry: Entry, forward: set[tuple[str, tuple[Shape, ...]]]) -> bool:
-    """Whether `entry` computes in backward again what the forward pass had: checkpointing does."""
+    """Whether `entry` repeats an operator of the forward pass in backward, as checkpointing does."""
     return entry.regraded and (entry.name, entry.inputs) in forward
 
 
-def _phases(steps: Sequence[Step], times: Times) -> dict[str, int]:
-    """Nanoseconds of the GPU by phase."""
-    found: Counter[str] = Counter()
+def _time_by_phase(steps: Sequence[Step], times: Times) -> dict[str, int]:
+    """Return nanoseconds of the GPU by phase."""
+    times_: Counter[str] = Counter()
     for step in steps:
         forward = _forward(step)
         for entry in step:
             if entry.kind == "operator":
-                found[_phase(entry, forward)] += times.timed(entry).device
+                times_[_phase(entry, forward)] += times.timed(entry).device
     order = ("forward", "recomputation", "backward", "optimizer")
-    return {name: found[name] for name in order if found[name]}
+    return {name: times_[name] for name in order if times_[name]}
 
 
 def _phase(entry: Entry, forward: set[tuple[str, tuple[Shape, ...]]]) -> str:
@@ -107,52 +107,52 @@ def _phase(entry: Entry, forward: set[tuple[str, tuple[Shape, ...]]]) -> str:
 # Samples and tokens -------------------------------------------------------------------------------
 
 
-def _samples(steps: Sequence[Step], arrived: Sequence[Arrived]) -> Count | None:
-    """Samples by the leading dimension of what comes from the host, else of what the first operator on a
-    batch is given; None where neither tells."""
-    passes = sum(_passes(step) for step in steps) / len(steps)
-    group = _largest(arrived)
+def _count_samples(steps: Sequence[Step], arrived: Sequence[ArrivedTensors]) -> Count | None:
+    """Count samples by the leading dimension of the batches from the host, else by the first input of the
+    forward pass; None if neither shows it."""
+    passes = sum(_count_passes(step) for step in steps) / len(steps)
+    group = _largest_kind(arrived)
     if group:
-        shapes = [shape for found in arrived for dtype, shape in found if (dtype, len(shape)) == group]
-        each = len(shapes) / len(arrived)
+        shapes = [shape for tensors in arrived for dtype, shape in tensors if (dtype, len(shape)) == group]
+        per_step = len(shapes) / len(arrived)
         mean = sum(shape[0] for shape in shapes) / len(shapes)
-        batches = min(each, max(passes, 1.0))
+        batches = min(per_step, max(passes, 1.0))
         return Count(number=mean * batches, told=f"batches of {_shape(shapes[-1])} from the CPU")
     first = [_first_batch(step) for step in steps]
-    known = [one for one in first if one is not None]
-    if not known:
+    batches_ = [batch for batch in first if batch is not None]
+    if not batches_:
         return None
-    mean = sum(shape[0] for _, shape in known) / len(known)
-    name, shape = known[-1]
+    mean = sum(shape[0] for _, shape in batches_) / len(batches_)
+    name, shape = batches_[-1]
     return Count(number=mean * max(passes, 1.0), told=f"what {name} is given: {_shape(shape)}")
 
 
-def _passes(step: Step) -> int:
-    """How often a backward pass begins: with gradients accumulated, once for each small batch."""
-    begun, before = 0, False
+def _count_passes(step: Step) -> int:
+    """Count how often a backward pass begins: with accumulated gradients once per small batch."""
+    count, before = 0, False
     for entry in step:
         if entry.kind == "operator" and not entry.optimizer:
-            begun += entry.backward and not before
+            count += entry.backward and not before
             before = entry.backward
-    return begun
+    return count
 
 
-def _largest(arrived: Sequence[Arrived]) -> tuple[str, int] | None:
-    """The type and number of dimensions of the largest tensors that come from the host in each step."""
-    held: Counter[tuple[str, int]] = Counter()
-    for found in arrived:
-        for dtype, shape in found:
-            held[dtype, len(shape)] += _numel(shape)
+def _largest_kind(arrived: Sequence[ArrivedTensors]) -> tuple[str, int] | None:
+    """Return the type and number of dimensions of the largest tensors that arrive in every step."""
+    elements: Counter[tuple[str, int]] = Counter()
+    for tensors in arrived:
+        for dtype, shape in tensors:
+            elements[dtype, len(shape)] += _numel(shape)
     often = {
         key: size
-        for key, size in held.items()
-        if all(any((dtype, len(shape)) == key for dtype, shape in found) for found in arrived)
+        for key, size in elements.items()
+        if all(any((dtype, len(shape)) == key for dtype, shape in tensors) for tensors in arrived)
     }
     return max(often, key=lambda key: often[key]) if often else None
 
 
 def _first_batch(step: Step) -> tuple[str, Shape] | None:
-    """The first operator of the forward pass whose input has a batch: its name and the input's shape."""
+    """Return the name and input shape of the first forward operator whose input has a batch."""
     for entry in step:
         if entry.kind != "operator" or entry.backward or not entry.inputs:
             continue
@@ -168,8 +168,8 @@ def _first_batch(step: Step) -> tuple[str, Shape] | None:
     return None
 
 
-def _tokens(steps: Sequence[Step]) -> Count | None:
-    """Tokens by the indices of the embedding that is asked for most; None where none is over sequences."""
+def _count_tokens(steps: Sequence[Step]) -> Count | None:
+    """Count tokens by the indices of the most used embedding; None if none is over sequences."""
     images = _sees_images(steps)
     looked: Counter[Shape] = Counter()
     last: dict[Shape, Shape] = {}
@@ -177,31 +177,31 @@ def _tokens(steps: Sequence[Step]) -> Count | None:
         for entry in step:
             if entry.name == "aten::embedding" and not entry.backward and len(entry.inputs) > 1:
                 table, indices = entry.inputs[:2]
-                words = not images or table[0] >= _VOCABULARY
+                words = not images or table[0] >= _MIN_VOCABULARY
                 if len(indices) == 2 and indices[1] > 1 and words:
                     looked[table] += _numel(indices)
                     last[table] = indices
     if not looked:
         return None
-    table = max(looked, key=lambda one: (looked[one], one))
-    told = f"the embedding of {_shape(table)} is asked for {_shape(last[table])}"
-    return Count(number=looked[table] / len(steps), told=told)
+    table = max(looked, key=lambda shape: (looked[shape], shape))
+    text = f"the embedding of {_shape(table)} is asked for {_shape(last[table])}"
+    return Count(number=looked[table] / len(steps), told=text)
 
 
 def _sees_images(steps: Sequence[Step]) -> bool:
     return any(
-        family_of(entry.name) == CONVOLUTION and len(entry.inputs[0]) == _IMAGES
+        family_of(entry.name) == CONVOLUTION and len(entry.inputs[0]) == _IMAGE_DIMENSIONS
         for step in steps
         for entry in step
         if entry.kind == "operator" and entry.inputs
     )
 
 
-def _tokens_in_a_row(steps: Sequence[Step]) -> Count | None:
-    """Tokens that are given one after the other, without a dimension for samples, by the indices of an
-    embedding; None where none is of words.
+def _count_flat_tokens(steps: Sequence[Step]) -> Count | None:
+    """Count tokens given as one sequence without a dimension for samples, by the indices of an embedding;
+    None if none is of words.
 
-    It is of words where as many scores as it has rows are computed for each of them: what comes next.
+    It is of words if as many scores as it has rows are computed for each index: the next token's.
     """
     if _sees_images(steps):
         return None
@@ -218,12 +218,14 @@ def _tokens_in_a_row(steps: Sequence[Step]) -> Count | None:
                 table, indices = entry.inputs[:2]
                 looked[table] += _numel(indices)
                 last[table] = indices
-    words = [one for one in looked if one[0] >= _FEWEST_WORDS and (_numel(last[one]), one[0]) in scores]
+    words = [
+        shape for shape in looked if shape[0] >= _MIN_CHARACTERS and (_numel(last[shape]), shape[0]) in scores
+    ]
     if not words:
         return None
-    table = max(words, key=lambda one: (looked[one], one))
-    told = f"the embedding of {_shape(table)} is asked for {_shape(last[table])} in a row"
-    return Count(number=looked[table] / len(steps), told=told)
+    table = max(words, key=lambda shape: (looked[shape], shape))
+    text = f"the embedding of {_shape(table)} is asked for {_shape(last[table])} in a row"
+    return Count(number=looked[table] / len(steps), told=text)
 
 
 def _numel(shape: Iterable[int]) -> int:

@@ -1,5 +1,5 @@
-"""What a rank sends and receives per step, from what the programme holds of its collectives, and what NCCL
-takes of its GPU for them."""
+"""Sum what a rank sends and receives per step from a programme's collectives, and what NCCL allocates on its
+GPU for them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gapless.model.memory_report import Buffers
 from gapless.model.programme import Entry
 from gapless.model.traffic import Traffic
 
-_LEAST, _MOST, _ALL_TO_ALL = 544 << 20, 1_600_000_000, 3_300_000_000
-"""Bytes that a communicator was seen to take, at the least (NVIDIA/nccl#964) and at the most (#864),
-and what eight H100s took more at their first all-to-all (#1685)."""
+_MIN_COMMUNICATOR_BYTES, _MAX_COMMUNICATOR_BYTES, _ALL_TO_ALL_BYTES = 544 << 20, 1_600_000_000, 3_300_000_000
+"""Bytes that a communicator took in reports, at least (NVIDIA/nccl#964) and at most (#864), and the extra of
+eight H100s at their first all-to-all (#1685)."""
 
 
-def buffers(session: Session) -> Buffers | None:
-    """What NCCL may take for the groups whose collectives the recorded steps have; None where there are none.
+def communication_buffers(session: Session) -> Buffers | None:
+    """Estimate NCCL's buffers for the groups of the recorded collectives; None without collectives.
 
-    Who sends to whom is one group: NCCL makes one communicator or more of a pipeline's pairs.
+    Sends and receives count as one group: NCCL makes one communicator or more for a pipeline's pairs.
     """
     kinds: defaultdict[str, set[str]] = defaultdict(set)
     for entry in session.programme.entries if session.programme is not None else ():
@@ -28,29 +28,29 @@ def buffers(session: Session) -> Buffers | None:
     if not kinds:
         return None
     pairwise = sum("all_to_all" in names for names in kinds.values())
-    most = len(kinds) * _MOST + pairwise * _ALL_TO_ALL
-    return Buffers(groups=len(kinds), least=len(kinds) * _LEAST, most=most)
+    most = len(kinds) * _MAX_COMMUNICATOR_BYTES + pairwise * _ALL_TO_ALL_BYTES
+    return Buffers(groups=len(kinds), least=len(kinds) * _MIN_COMMUNICATOR_BYTES, most=most)
 
 
-def traffic(session: Session, steps: Steps) -> tuple[Traffic, ...]:
-    """The collectives of a steady step, what moves most first; none where no step was recorded whole."""
+def step_traffic(session: Session, steps: Steps) -> tuple[Traffic, ...]:
+    """Return the collectives of a steady step, largest traffic first; empty if no step is complete."""
     programme = session.programme
     if programme is None or not any(entry.kind == "collective" for entry in programme.entries):
         return ()
-    from gapless.analyze.estimate.collective_times import moved  # which comes with the replay
-    from gapless.analyze.estimate.programme_steps import recorded
+    from gapless.analyze.estimate.collective_times import bytes_moved  # which comes with the replay
+    from gapless.analyze.estimate.programme_steps import recorded_steps
 
-    whole = recorded(programme, steps) if steps.seen else []
+    whole = recorded_steps(programme, steps) if steps.seen else []
     totals: defaultdict[Traffic, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for step in whole:
         for entry in step:
             if entry.kind == "collective":
-                total, (sent, received) = totals[_key(entry)], moved(entry)
+                total, (sent, received) = totals[_key(entry)], bytes_moved(entry)
                 total[0] += 1
                 total[1] += sent
                 total[2] += received
-    found = [_mean(key, total, len(whole)) for key, total in totals.items()]
-    return tuple(sorted(found, key=lambda one: -(one.sent + one.received)))
+    rows = [_mean(key, total, len(whole)) for key, total in totals.items()]
+    return tuple(sorted(rows, key=lambda row: -(row.sent + row.received)))
 
 
 def _key(entry: Entry) -> Traffic:

@@ -1,4 +1,4 @@
-"""What an imagined machine did, as the `Timeline` that the reader makes of a profile."""
+"""Write the run of an imagined machine as a `Timeline`, like the reader of profiles does."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gapless.trace.timeline import (
 T = TypeVar("T", bound=Table)
 
 Span = tuple[float, float]
-Call = tuple[int, int, float, float, int]
+CallRow = tuple[int, int, float, float, int]
 """Kind, name, start, end and correlation of a span of the host."""
-Queued = tuple[int, int, int, float, float, int, int]
+WorkRow = tuple[int, int, int, float, float, int, int]
 """Kind, name, stream, start, end, correlation and bytes of work on the device."""
-Held = tuple[float, int, int, int, int]
-"""When a stream was told to wait, which, in what call, for which other one, and the call that recorded."""
+SyncRow = tuple[float, int, int, int, int]
+"""Time of a wait between streams, waiting stream, its call, awaited stream, and the recording call."""
 
 NAMES = (
     "cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaDeviceSynchronize", "kernel",
@@ -41,10 +41,14 @@ NAMES = (
 NUMBER = {name: number for number, name in enumerate(NAMES)}
 
 
-def written(
-    calls: Sequence[Call], work: Sequence[Queued], syncs: Sequence[Held], marks: Sequence[Span], gpu: str
+def write_timeline(
+    calls: Sequence[CallRow],
+    work: Sequence[WorkRow],
+    syncs: Sequence[SyncRow],
+    marks: Sequence[Span],
+    gpu: str,
 ) -> tuple[Timeline, list[int]]:
-    """All of it as a timeline; and the host row of each call. `marks` are the steps."""
+    """Return the timeline, and the host row of each call. `marks` are the steps."""
     ranges = [(HostKind.ANNOTATION, NUMBER["ProfilerStep#"], begin, end, -1) for begin, end in marks]
     columns = np.array([*calls, *ranges], np.int64).reshape(-1, 5).T
     order = np.lexsort((-columns[3], columns[2]))
@@ -61,10 +65,10 @@ def written(
     )  # fmt: skip
     timeline = Timeline(
         host=host,
-        work=_work(work),
-        syncs=_syncs(syncs),
-        memory=_empty(Memory),
-        links=_empty(Links),
+        work=_work_table(work),
+        syncs=_sync_table(syncs),
+        memory=_empty_table(Memory),
+        links=_empty_table(Links),
         names=NAMES,
         threads=(Thread("1", "1", "main"),),
         facts=Facts(gpus=(Gpu(0, gpu),), vendor="nvidia"),
@@ -72,7 +76,7 @@ def written(
     return timeline, place[: len(calls)].tolist()
 
 
-def _work(work: Sequence[Queued]) -> Work:
+def _work_table(work: Sequence[WorkRow]) -> Work:
     columns = np.array(work, np.int64).reshape(-1, 7)
     columns = columns[np.argsort(columns[:, 3], kind="stable")].T
     kind, name, stream, start, end, correlation, nbytes = columns
@@ -87,7 +91,7 @@ def _work(work: Sequence[Queued]) -> Work:
     )  # fmt: skip
 
 
-def _syncs(syncs: Sequence[Held]) -> Syncs:
+def _sync_table(syncs: Sequence[SyncRow]) -> Syncs:
     start, stream, correlation, on_stream, record = np.array(syncs, np.int64).reshape(-1, 5).T
     count = len(start)
     return Syncs(
@@ -97,5 +101,5 @@ def _syncs(syncs: Sequence[Held]) -> Syncs:
     )  # fmt: skip
 
 
-def _empty(table: type[T]) -> T:
+def _empty_table(table: type[T]) -> T:
     return table(**{column.name: np.empty(0, np.int64) for column in fields(table)})

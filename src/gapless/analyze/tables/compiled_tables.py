@@ -38,7 +38,7 @@ def what_if_table(report: Report) -> Table | None:
     estimate = report.estimate
     if estimate is None or estimate.compiling is None:
         return None
-    from gapless.analyze.estimate.fusion import ASSUMED  # loads the replay
+    from gapless.analyze.estimate.fusion import ASSUMPTION  # loads the replay
 
     then = estimate.compiling
     rows = [
@@ -50,7 +50,7 @@ def what_if_table(report: Report) -> Table | None:
         "If the forward and the backward pass were compiled",
         "now | then",
         rows,
-        notes=(f"{saved}, if a single graph holds both", f"assumed: {ASSUMED}"),
+        notes=(f"{saved}, if a single graph holds both", f"assumed: {ASSUMPTION}"),
         where="before",
     )
 
