@@ -9,5 +9,5 @@ import gapless
 
 @pytest.fixture
 def dry():
-    with gapless.emulate(dry=True) as seen:
-        yield seen
+    with gapless.emulate(dry=True) as emulation:
+        yield emulation

@@ -45,9 +45,9 @@ def losses(dry: bool | None, **sizes: int) -> tuple[list[float], list[Switch]]:
 
 
 def test_what_is_quickly_computed_is_computed_bit_for_bit() -> None:
-    found, switches = losses(None, width=64, steps=6)
+    computed, switches = losses(None, width=64, steps=6)
     assert not switches
-    assert found == losses(False, width=64, steps=6)[0]
+    assert computed == losses(False, width=64, steps=6)[0]
 
 
 def test_one_operator_that_takes_long_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

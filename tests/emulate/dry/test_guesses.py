@@ -115,8 +115,8 @@ def nothing():
 
 @pytest.fixture(scope="module", autouse=True)
 def dry():
-    with gapless.emulate(dry=True) as seen:
-        yield seen
+    with gapless.emulate(dry=True) as emulation:
+        yield emulation
 
 
 @pytest.mark.parametrize("name", NUMBERS)

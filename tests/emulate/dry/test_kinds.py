@@ -37,12 +37,12 @@ def test_what_is_made_afresh_is_as_large_as_told(size: list[int]) -> None:
     with Emulator(dry=True) as emulator:
         values = emulator.core.values
     with Sizes(values) as sizes:
-        made = randn(size).random_(5).exponential_()
+        drawn = randn(size).random_(5).exponential_()
         rand(size).bernoulli_(0.5).zero_()
         randint(3, size), randint(1, 3, size), normal(0.0, 1.0, size)
         full(size, 2.0).fill_(3).copy_(tensor(1.0))
         zeros(size).new_zeros([2, *size]).uniform_().to(float16)
-        full_like(made, 1.0).normal_()
+        full_like(drawn, 1.0).normal_()
     assert {
         "randn",
         "randint",

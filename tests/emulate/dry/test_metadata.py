@@ -63,7 +63,8 @@ def test_images_with_channels_last_keep_them_so_through_a_convolution(side, whos
             results = [made, *torch.autograd.grad(made.sum(), [image, weight])]
         # Dimensions of one element lie anywhere.
         return [
-            tuple(by for size, by in zip(one.shape, one.stride(), strict=True) if size > 1) for one in results
+            tuple(by for size, by in zip(result.shape, result.stride(), strict=True) if size > 1)
+            for result in results
         ]
 
     assert strides(dry=True) == strides(dry=False)

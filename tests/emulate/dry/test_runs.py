@@ -43,31 +43,33 @@ def train(steps=3):
 def test_training_waits_and_allocates_as_with_values():
     with gapless.emulate() as plain:
         _, loss, _, scale, peak = train()
-    with gapless.emulate(dry=True) as seen:
+    with gapless.emulate(dry=True) as emulation:
         model, dry_loss, norm, dry_scale, dry_peak = train()
         assert current().core.values.record_of(model[0].weight) is not None
     assert dry_peak == peak
     assert dry_scale == scale  # no overflow was computed, and none was assumed
     assert dry_loss == pytest.approx(loss, rel=0.3)
     assert 0 < norm < 10
-    lines = [[(site.operator, site.line.line) for site in one.session.sites] for one in (plain, seen)]
+    lines = [[(site.operator, site.line.line) for site in one.session.sites] for one in (plain, emulation)]
     assert lines[0] == lines[1]
-    assert [e.waits for e in plain.session.events] == [e.waits for e in seen.session.events]
+    assert [e.waits for e in plain.session.events] == [e.waits for e in emulation.session.events]
 
 
 def test_what_was_assumed_is_saved_with_the_session(tmp_path):
-    with gapless.emulate(dry=True) as seen:
+    with gapless.emulate(dry=True) as emulation:
         train()
-    made = {one.made_by: one for one in seen.session.assumptions}
+    made = {assumption.made_by: assumption for assumption in emulation.session.assumptions}
     assert any(name.startswith("isfinite") for name in made)
-    seen.save(tmp_path / "run.gapless.json")
+    emulation.save(tmp_path / "run.gapless.json")
     restored = sessions.load(tmp_path / "run.gapless.json")
-    assert restored.assumptions == seen.session.assumptions
+    assert restored.assumptions == emulation.session.assumptions
     assert restored.environment.dry
     found = gapless.report(restored)
-    assert {one.kind for one in found.assumptions} == {"bool"}  # the loss and the norm decide nothing
+    assert {assumption.kind for assumption in found.assumptions} == {
+        "bool"
+    }  # the loss and the norm decide nothing
     assert "are assumed" in " ".join(found.verdict.not_seen)
-    assert any(one.title.startswith("Assumed") for one in found.tables)
+    assert any(table.title.startswith("Assumed") for table in found.tables)
 
 
 def test_the_same_run_is_told_the_same():
@@ -160,11 +162,11 @@ def test_transforms_and_hooks_run(dry):
 
 def test_the_user_says_otherwise_by_line_and_by_tensor():
     line = _line_of_read()
-    with gapless.emulate(dry=True, assume={f"{os.path.basename(__file__)}:{line}": 0.25}) as seen:
+    with gapless.emulate(dry=True, assume={f"{os.path.basename(__file__)}:{line}": 0.25}) as emulation:
         assert _read(unknown(300)) == 0.25
         assert gapless.assume((unknown(5) > 9).all(), False).item() is False
-    assert [one.given for one in seen.session.assumptions] == [True]
-    assert gapless.report(seen.session).assumptions == ()
+    assert [assumption.given for assumption in emulation.session.assumptions] == [True]
+    assert gapless.report(emulation.session).assumptions == ()
     plain = torch.ones(())
     assert gapless.assume(plain, 5.0) is plain
 
@@ -201,9 +203,9 @@ def test_sizes_follow_what_masks_are_made_of(dry):
     ids = torch.randint(0, 7, (1 << 23,), device=CUDA)
     assert ids.unique().shape == (7,)
     assert ids.bincount(minlength=9).shape == (9,)
-    sizes = [one for one in dry.session.assumptions if one.kind == "size"]
-    assert [one.value for one in sizes[:2]] == pytest.approx([500, 159], abs=30)
-    assert [one.of for one in sizes[:2]] == [1000, 1000]
+    sizes = [assumption for assumption in dry.session.assumptions if assumption.kind == "size"]
+    assert [size.value for size in sizes[:2]] == pytest.approx([500, 159], abs=30)
+    assert [size.of for size in sizes[:2]] == [1000, 1000]
 
 
 # -- loops -----------------------------------------------------------------------------------------------
@@ -225,7 +227,7 @@ def test_a_loop_that_waits_for_a_condition_ends_and_says_so(dry):
         if not (x > 0).any():
             break
     assert turns < 100
-    assert [one.broken for one in dry.session.assumptions] == [1, 1, 1]
+    assert [assumption.broken for assumption in dry.session.assumptions] == [1, 1, 1]
     assert gapless.report(dry.session).assumptions[0].broken == 1
 
 
@@ -250,7 +252,7 @@ def test_copies_to_the_host_have_finite_numbers(dry):
     assert set(unknown(50).gt(0).tolist()) == {True, False}
     ids = unknown(64, 500).argmax(-1).cpu()
     assert ((ids.numpy() >= 0) & (ids.numpy() < 500)).all()
-    assert [one.kind for one in dry.session.assumptions] == ["values"] * 3
+    assert [assumption.kind for assumption in dry.session.assumptions] == ["values"] * 3
 
 
 def test_numpy_of_what_is_too_large_is_said(dry):
@@ -275,7 +277,7 @@ def test_a_model_made_on_the_host_takes_no_memory(dry):
         other = nn.Linear(30_000, 30_000)
     other = other.to_empty(device=CUDA)
     assert torch.cuda.memory_allocated() > 6 * 8192 * 8192 * 2 + 4 * 30_000**2
-    assert sum(one.numel() for one in model.parameters()) == 6 * 8192 * 8193
+    assert sum(parameter.numel() for parameter in model.parameters()) == 6 * 8192 * 8193
     assert resident() - before < 500 << 20
 
 
@@ -332,7 +334,7 @@ def test_checks_that_would_raise_hold_and_other_branches_are_decided_by_what_is_
     x = unknown(300, 300)
     assert _checked(x, "raises") == "raises"
     assert _checked(x, "warns") == "negative"
-    assert "_checked" in {one.line.function for one in dry.session.assumptions}
+    assert "_checked" in {assumption.line.function for assumption in dry.session.assumptions}
 
 
 def test_a_mask_that_is_expanded_chooses_whole_rows(dry):
@@ -352,7 +354,7 @@ def test_a_reduced_loss_keeps_the_memory_of_all_of_it_as_with_values(dry, reduct
 
 @pytest.mark.parametrize("kind", [torch.optim.SparseAdam, torch.optim.Adagrad, torch.optim.SGD])
 def test_sparse_gradients_that_have_no_values(kind: type[torch.optim.Optimizer]) -> None:
-    with gapless.emulate(dry=True) as seen:
+    with gapless.emulate(dry=True) as emulation:
         layer = nn.Embedding(400_000, 256, sparse=True).cuda()
         optimizer = kind(layer.parameters(), lr=0.1)
         for _ in range(2):
@@ -367,17 +369,17 @@ def test_sparse_gradients_that_have_no_values(kind: type[torch.optim.Optimizer])
         assert left._nnz() == tokens.unique().numel()
         assert left.is_coalesced()
         assert left.values().shape == (left._nnz(), 256)
-        assert not seen.session.assumptions
+        assert not emulation.session.assumptions
         assert math.isfinite(left.values().sum().item())
-        assert seen.session.assumptions
+        assert emulation.session.assumptions
 
 
 def test_small_sparse_tensors_keep_their_values() -> None:
-    with gapless.emulate(dry=True) as seen:
+    with gapless.emulate(dry=True) as emulation:
         layer = nn.Embedding(10, 8, sparse=True).cuda()
         layer(torch.tensor([1, 1, 3]).cuda()).sum().backward()
         assert layer.weight.grad.to_dense()[:, 0].tolist() == [0, 2, 0, 1, 0, 0, 0, 0, 0, 0]
-    assert not seen.session.assumptions
+    assert not emulation.session.assumptions
 
 
 def test_memory_that_nothing_was_written_to_is_the_same_in_each_run(dry):

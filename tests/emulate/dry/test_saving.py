@@ -72,7 +72,9 @@ def test_zeros_are_written_whatever_is_in_memory_that_has_no_values(dry, saved):
     assert [one.shape for one in loaded] == [one.shape for one in tensors]
     assert not any(one.view(torch.uint8).any() for one in loaded)
     assert any("wrote zeros" in note for note in dry.session.notes)
-    assert all(ctypes.string_at(one.data_ptr(), 4) == b"\xff" * 4 for one in tensors)  # and it stays as it is
+    assert all(
+        ctypes.string_at(tensor.data_ptr(), 4) == b"\xff" * 4 for tensor in tensors
+    )  # and it stays as it is
 
 
 @pytest.mark.parametrize("how", [{}, {"_use_new_zipfile_serialization": False}])
@@ -127,13 +129,13 @@ def test_files_that_cannot_be_mapped_are_loaded_as_ever(dry, tmp_path):
 
 def test_safetensors_say_that_they_hold_zeros(tmp_path) -> None:
     save = pytest.importorskip("safetensors.torch").save_file
-    with gapless.emulate(dry=True) as seen:
+    with gapless.emulate(dry=True) as emulation:
         layer = nn.Linear(4096, 4096, bias=False).cuda()
         layer.weight.untyped_storage().data_ptr()  # compared, not read
         small = nn.Linear(16, 16).cuda()
         save(small.state_dict(), tmp_path / "small.safetensors")
-        assert not seen.session.notes
+        assert not emulation.session.notes
         save(layer.state_dict(), tmp_path / "large.safetensors")
     assert (tmp_path / "large.safetensors").stat().st_size > 4096**2 * 4
-    (note,) = seen.session.notes
+    (note,) = emulation.session.notes
     assert "safetensors wrote zeros" in note

@@ -89,7 +89,7 @@ def test_offsets_slice_all_tokens():
     assert [len(tokens[a:b]) for a, b in itertools.pairwise(begins)] == counts.tolist()
     assert begins[-1] == len(tokens)
     parts = torch.tensor_split(tokens, ends[:-1].cpu())
-    assert [len(one) for one in parts] == counts.tolist()
+    assert [len(part) for part in parts] == counts.tolist()
 
 
 def test_groups_of_a_grouped_product_end_at_the_rows():
@@ -209,6 +209,6 @@ def test_a_size_and_what_it_is_of_are_from_the_same_call(dry):
     assert (size.of, size.of_low, size.of_high) == (512, 20, 512)
     assert size.value <= size.of
     (answer,) = (
-        row.cells[0] for one in gapless.report(dry.session).tables for row in one.rows if "of" in str(row)
+        row.cells[0] for table in gapless.report(dry.session).tables for row in table.rows if "of" in str(row)
     )
     assert answer == f"{size.low:g}–{size.high:g} of 20–512 elements"

@@ -15,7 +15,7 @@ from tests.emulate.dry.memory import CUDA
 
 EVERY = 24
 """Of the entries of `op_db` this one is taken, and of each its first sample."""
-ENTRIES = [one for one in op_db[::EVERY] if torch.float32 in one.dtypes]
+ENTRIES = [entry for entry in op_db[::EVERY] if torch.float32 in entry.dtypes]
 
 
 def warned(entry, sample, device, unknown=False):
@@ -30,7 +30,7 @@ def warned(entry, sample, device, unknown=False):
         return made.requires_grad_(made.is_floating_point())
 
     given = sample.transform(put)
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as emulation:
         warnings.simplefilter("always")
         try:
             out = entry(given.input, *given.args, **given.kwargs)
@@ -38,7 +38,7 @@ def warned(entry, sample, device, unknown=False):
                 out.sum().backward()
         except (AssertionError, RuntimeError, ValueError, TypeError):
             return None
-    return {str(one.message).splitlines()[0] for one in seen}
+    return {str(one.message).splitlines()[0] for one in emulation}
 
 
 @pytest.fixture(autouse=True)

@@ -25,24 +25,24 @@ def copied(target: Any, source: Any) -> None:
 
 def captured(graph: Any, run: Callable[[], Any]) -> bool:
     """Capture it; false where rows are counted on the CPU, which says so."""
-    told = ""
+    message = ""
     try:
         with torch.cuda.graph(graph):
             run()
     except RuntimeError as error:
-        told = str(error)
-    assert not told or "give it a `capacity`" in told
-    return not told
+        message = str(error)
+    assert not message or "give it a `capacity`" in message
+    return not message
 
 
-def close(found: Any, wanted: Any) -> None:
-    for one, other in zip(trees.tensors(found), trees.tensors(wanted), strict=True):
-        torch.testing.assert_close(one, other, equal_nan=True)
+def close(actual: Any, wanted: Any) -> None:
+    for value, other in zip(trees.tensors(actual), trees.tensors(wanted), strict=True):
+        torch.testing.assert_close(value, other, equal_nan=True)
 
 
 def test_every_metric_updates_and_computes_in_a_graph() -> None:
     uncounted: set[str] = set()
-    with gapless.emulate() as seen, warnings.catch_warnings():
+    with gapless.emulate() as emulation, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
         for sample in {one.name: one for one in METRICS}.values():
             given = [sample.data(seed, "cuda") for seed in range(2)]
@@ -70,12 +70,12 @@ def test_every_metric_updates_and_computes_in_a_graph() -> None:
                 computed.replay()
             wanted = eager.compute()
             close(metric.compute() if result is None else result, wanted)
-    assert seen.session.graphs == ()
+    assert emulation.session.graphs == ()
     assert "CosineSimilarity" in uncounted
 
 
 def test_every_operation_runs_in_a_graph() -> None:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         for sample in OPS:
             inputs = Inputs(0, "cuda")
             with torch.no_grad():
@@ -88,25 +88,25 @@ def test_every_operation_runs_in_a_graph() -> None:
                     value.copy_(getattr(later, name))
                 graph.replay()
                 close(found, sample.ours(later))
-    assert seen.session.graphs == ()
+    assert emulation.session.graphs == ()
 
 
 def test_readings_of_outputs_and_prefetched_batches() -> None:
     """They stand beside the replay: neither waits."""
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         static, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             total = static.sum()
         loader = torch.utils.data.DataLoader(torch.arange(12.0), batch_size=4)
         readings = []
-        before = seen.waits
+        before = emulation.waits
         for batch in DevicePrefetcher(loader, "cuda"):
             static.copy_(batch)
             graph.replay()
             readings.append(read_later(total=total))
-        assert seen.waits == before
-        assert [float(one.result()["total"]) for one in readings] == [6.0, 22.0, 38.0]
-    assert seen.session.graphs == seen.races == ()
+        assert emulation.waits == before
+        assert [float(reading.result()["total"]) for reading in readings] == [6.0, 22.0, 38.0]
+    assert emulation.session.graphs == emulation.races == ()
 
 
 def test_a_reading_inside_of_a_capture_is_refused_as_cuda_refuses_it(
@@ -120,7 +120,7 @@ def test_a_reading_inside_of_a_capture_is_refused_as_cuda_refuses_it(
 
 
 def test_a_log_is_written_behind_each_replay_and_not_in_the_graph() -> None:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         x, graph, log = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph(), LogBuffer()
         with torch.cuda.graph(graph):
             total = x.sum()
@@ -131,12 +131,12 @@ def test_a_log_is_written_behind_each_replay_and_not_in_the_graph() -> None:
             graph.replay()
             log.add(total=total)
         assert torch.as_tensor(log.read().result()["total"]).tolist() == [0.0, 4.0, 8.0]
-    assert seen.session.graphs == ()
+    assert emulation.session.graphs == ()
 
 
 def test_what_a_capture_resizes_itself_is_resized_in_each_replay() -> None:
     """As FSDP2 does with the parameters that it gathers."""
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         shard, full = torch.arange(16.0, device="cuda"), torch.empty(4, 4, device="cuda")
         x, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
         full.untyped_storage().resize_(0)
@@ -149,4 +149,4 @@ def test_what_a_capture_resizes_itself_is_resized_in_each_replay() -> None:
             x.fill_(at)
             graph.replay()
             assert torch.equal(y, at * shard.view(4, 4).sum(0))
-    assert seen.session.graphs == ()
+    assert emulation.session.graphs == ()

@@ -130,22 +130,24 @@ CASES: dict[str, tuple[Callable[[Case], Any], str, Callable[[Case], Any]]] = {
 
 
 def test_what_is_refused_and_what_is_not() -> None:
-    with gapless.emulate() as seen, warnings.catch_warnings():
+    with gapless.emulate() as emulation, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
         for name, (wrong, words, right) in CASES.items():
-            case, before = Case(), len(seen.session.graphs)
+            case, before = Case(), len(emulation.session.graphs)
             with pytest.raises(RuntimeError) as raised:
                 case.capture(wrong)
             told = [str(raised.value), str(raised.value.__context__)]
             assert any(words in one for one in told), (name, told)
-            found = seen.session.graphs[before:]
+            found = emulation.session.graphs[before:]
             if name != "adam":  # torch's own Python says it
                 assert [one.kind for one in found] == ["refused"], name
                 assert found[0].said.rstrip(".") in words, name
-            again, before = Case(), len(seen.session.graphs)
+            again, before = Case(), len(emulation.session.graphs)
             again.capture(right)
             again.graph.replay()
-            assert [one for one in seen.session.graphs[before:] if one.kind == "refused"] == [], name
+            assert [graph for graph in emulation.session.graphs[before:] if graph.kind == "refused"] == [], (
+                name
+            )
 
 
 def test_a_capture_that_failed_leaves_everything_as_it_was() -> None:

@@ -117,7 +117,7 @@ def test_parts_of_a_network_and_graphs_that_share_a_pool(emulator: Emulator) -> 
     def losses(captured: bool) -> list[float]:
         torch.manual_seed(0)
         parts: Any = [nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1)).cuda(), nn.Linear(8, 4).cuda()]
-        optimizer = torch.optim.SGD([one for part in parts for one in part.parameters()], lr=0.1)
+        optimizer = torch.optim.SGD([parameter for part in parts for parameter in part.parameters()], lr=0.1)
         if captured:
             samples = ((torch.randn(16, 8, device="cuda"),), (torch.randn(16, 8).cuda().requires_grad_(),))
             parts = torch.cuda.make_graphed_callables(tuple(parts), samples)
@@ -263,7 +263,7 @@ def test_a_hook_sees_the_graph_while_its_nodes_are_there(emulator: Emulator, tmp
 
 def test_a_checkpoint_in_a_capture_draws_again_what_it_drew() -> None:
     """In each replay, other numbers in each; a stream that forks off and does nothing needs no joining."""
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         torch.cuda.manual_seed(3)
         x, weight = torch.ones(64, device="cuda"), torch.ones(64, device="cuda", requires_grad=True)
         graph, idle = torch.cuda.CUDAGraph(), torch.cuda.Stream()
@@ -277,7 +277,7 @@ def test_a_checkpoint_in_a_capture_draws_again_what_it_drew() -> None:
             assert torch.equal(out, gradient)
             found.append(out.tolist())
         assert len({tuple(one) for one in found}) == 3
-    assert seen.session.graphs == ()
+    assert emulation.session.graphs == ()
 
 
 def test_a_run_that_may_go_on_without_values_has_those_of_replays() -> None:
@@ -298,7 +298,7 @@ def test_a_run_that_may_go_on_without_values_has_those_of_replays() -> None:
 
 def test_an_output_beside_itself_is_none_that_was_kept() -> None:
     """A list that is made anew after each replay, and a sum of both, as they may be meant."""
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         x, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             y = x + 1
@@ -307,4 +307,4 @@ def test_an_output_beside_itself_is_none_that_was_kept() -> None:
             graph.replay()
             both = [y, y]
             torch.stack(both).sum()
-        assert seen.session.graphs == ()
+        assert emulation.session.graphs == ()

@@ -28,7 +28,7 @@ def without(*names: str, modules: tuple[types.ModuleType, ...]) -> Iterator[None
         for statement in gone:
             statement.value = ast.copy_location(ast.Constant(None), statement.value)
         if gone:
-            before += _given(compile(_tree(module), str(module.__file__), "exec"), module)
+            before += _replace_code(compile(_tree(module), str(module.__file__), "exec"), module)
         for statement, value in zip(gone, kept, strict=True):
             statement.value = value
     assert before or not names, f"nothing to take out: {names}"
@@ -47,11 +47,11 @@ def _tree(module: types.ModuleType) -> ast.Module:
 @cache
 def _statements(module: types.ModuleType) -> dict[str, ast.Expr]:
     """By name; the second of one name in a function has a number."""
-    found: dict[str, ast.Expr] = {}
+    statements: dict[str, ast.Expr] = {}
     for name, statement in _expressions(_tree(module), ""):
-        again = sum(name == known.partition(" #")[0] for known in found)
-        found[f"{name} #{again + 1}" if again else name] = statement
-    return found
+        again = sum(name == earlier.partition(" #")[0] for earlier in statements)
+        statements[f"{name} #{again + 1}" if again else name] = statement
+    return statements
 
 
 def _expressions(node: ast.AST, path: str) -> Iterator[tuple[str, ast.Expr]]:
@@ -65,42 +65,42 @@ def _expressions(node: ast.AST, path: str) -> Iterator[tuple[str, ast.Expr]]:
         yield from _expressions(child, inner)
 
 
-def _given(
+def _replace_code(
     changed: types.CodeType, module: types.ModuleType
 ) -> list[tuple[types.FunctionType, types.CodeType]]:
-    """Give the functions of `module` the code that differs in `changed`; with what they had before."""
-    codes = {(one.co_name, one.co_firstlineno): one for one in _codes(changed)}
-    found = []
+    """Give functions of `module` the code that differs in `changed`; return them with their old code."""
+    codes = {(own_code.co_name, own_code.co_firstlineno): own_code for own_code in _codes(changed)}
+    replaced = []
     for function in _functions(vars(module).values(), str(module.__file__), set()):
         code: Any = function.__code__
         own = codes.get((code.co_name, code.co_firstlineno))
         if own is not None and own.co_code != code.co_code and own.co_freevars == code.co_freevars:
-            found.append((function, code))
+            replaced.append((function, code))
             function.__code__ = own
-    return found
+    return replaced
 
 
-def _functions(values: Iterable[Any], file: str, known: set[int]) -> Iterator[types.FunctionType]:
-    """The functions of `file` among `values`, in their classes, and in what wraps them."""
+def _functions(values: Iterable[Any], file: str, visited: set[int]) -> Iterator[types.FunctionType]:
+    """Yield the functions of `file` among `values`, in their classes and wrappers."""
     for value in values:
-        if id(value) in known:
+        if id(value) in visited:
             continue
-        known.add(id(value))
+        visited.add(id(value))
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__
         if isinstance(value, property):
-            yield from _functions((value.fget, value.fset), file, known)
+            yield from _functions((value.fget, value.fset), file, visited)
         elif isinstance(value, type):
-            yield from _functions(list(vars(value).values()), file, known)
+            yield from _functions(list(vars(value).values()), file, visited)
         elif isinstance(value, types.FunctionType):
             if value.__code__.co_filename == file:
                 yield value
             held = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
-            yield from _functions((*held, getattr(value, "__wrapped__", None)), file, known)
+            yield from _functions((*held, getattr(value, "__wrapped__", None)), file, visited)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield one
-            yield from _codes(one)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from _codes(constant)

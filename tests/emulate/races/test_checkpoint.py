@@ -24,7 +24,7 @@ def saved(folder: Path, waits: bool) -> list[Any]:
         use_pinned_memory=True, use_shared_memory=False, use_async_staging=True, use_non_blocking_copy=True
     )
     try:
-        with gapless.emulate(world_size=2) as seen:
+        with gapless.emulate(world_size=2) as emulation:
             dist.init_process_group("cpu:gloo,cuda:nccl")
             model, stager = nn.Linear(8, 8).cuda(), staging.DefaultStager(options)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -42,7 +42,7 @@ def saved(folder: Path, waits: bool) -> list[Any]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-    return list(seen.races)
+    return list(emulation.races)
 
 
 def test_weights_that_are_updated_when_they_are_staged(tmp_path: Path) -> None:
@@ -54,6 +54,6 @@ def test_weights_that_are_updated_while_they_are_staged(
 ) -> None:
     for limit, value in {"MAX_HOLD_SECONDS": 1.0, "LOOKS_UNCHANGED": 50, "_MAX_TOTAL_HOLD": 60.0}.items():
         monkeypatch.setattr(threads, limit, value)
-    found = saved(tmp_path, waits=False)
-    assert found
-    assert {one.kind for one in found} == {"unordered"}
+    races = saved(tmp_path, waits=False)
+    assert races
+    assert {one.kind for one in races} == {"unordered"}

@@ -23,6 +23,6 @@ KINDS = {
 
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_pattern(name: str) -> None:
-    with gapless.emulate(dry=True) as seen:
+    with gapless.emulate(dry=True) as emulation:
         PATTERNS[name]()
-    assert {one.code for one in findings(seen.session.races)} == KINDS[name]
+    assert {finding.code for finding in findings(emulation.session.races)} == KINDS[name]

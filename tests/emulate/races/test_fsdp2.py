@@ -209,12 +209,12 @@ def raced(scene: str, *gone: str) -> set[str]:
     """The kinds of races in a scene without those waits."""
     with without(*gone, modules=modules()):
         try:
-            with gapless.emulate(world_size=4 if "replicated" in scene else 2) as seen:
+            with gapless.emulate(world_size=4 if "replicated" in scene else 2) as emulation:
                 SCENES[scene]()
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
-    return {one.kind for one in seen.races}
+    return {race.kind for race in emulation.races}
 
 
 @of_its_waits

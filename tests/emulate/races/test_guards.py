@@ -53,8 +53,8 @@ def logged() -> None:
         log.add(loss=torch.randn(8, device="cuda").mean(), step=float(step))
         if step % 4 == 3:
             readings.append(log.read())
-    for one in readings:
-        one.result()["loss"].sum().item()
+    for reading in readings:
+        reading.result()["loss"].sum().item()
 
 
 def prefetched() -> None:
@@ -78,9 +78,9 @@ SCENES: dict[str, Callable[[], None]] = {
 
 def raced(scene: Callable[[], None], late: bool = False) -> list[str]:
     transfer._streams.clear()
-    with gapless.emulate(late_copies=late) as seen:
+    with gapless.emulate(late_copies=late) as emulation:
         scene()
-    return [one.kind for one in seen.races]
+    return [race.kind for race in emulation.races]
 
 
 @pytest.mark.parametrize("scene", sorted(SCENES))

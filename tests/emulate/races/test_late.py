@@ -89,10 +89,10 @@ def test_what_is_asked_for_is_under_way_the_first_time(late: None) -> None:
 
 
 def test_everything_has_arrived_when_the_device_is_gone() -> None:
-    with gapless.emulate(late_copies=True) as seen:
+    with gapless.emulate(late_copies=True) as emulation:
         host = torch.ones(3, device="cuda").to("cpu", non_blocking=True)
     assert host.tolist() == [1.0, 1.0, 1.0]
-    assert any("--late-copies" in note for note in seen.session.notes)
+    assert any("--late-copies" in note for note in emulation.session.notes)
 
 
 def test_a_reading_is_not_changed(late: None) -> None:

@@ -20,12 +20,12 @@ def met(name: str) -> list[Any]:
     """The findings of one pattern."""
     world = 2 if name in RANKS else None
     try:
-        with gapless.emulate(world_size=world, devices=2 if name in DEVICES else None) as seen:
+        with gapless.emulate(world_size=world, devices=2 if name in DEVICES else None) as emulation:
             PATTERNS[name]()
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-    return findings(seen.session.races)
+    return findings(emulation.session.races)
 
 
 @pytest.mark.parametrize("module", [threads, reports], ids=["threads", "reports"])
@@ -49,8 +49,8 @@ def test_pattern(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "_wrong_" in name:  # a busy machine may be slow to run the other thread
         for limit, value in {"MAX_HOLD_SECONDS": 1.0, "LOOKS_UNCHANGED": 50, "_MAX_TOTAL_HOLD": 60.0}.items():
             monkeypatch.setattr(holding, limit, value)
-    found = met(name)
+    findings_met = met(name)
     expected = {f"GAP{code}" for code in re.findall(r"_(8\d\d)", name)}
-    assert {one.code for one in found} == expected, [one.evidence for one in found]
+    assert {one.code for one in findings_met} == expected, [one.evidence for one in findings_met]
     folder = Path(str(__file__)).parent
-    assert all(one.line is not None and Path(one.line.file).parent == folder for one in found)
+    assert all(one.line is not None and Path(one.line.file).parent == folder for one in findings_met)

@@ -23,7 +23,7 @@ def waits() -> None:
 @pytest.fixture
 def moments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """How long it was held still, each time; threads that were there before, pytest's own, do not count."""
-    made: list[float] = []
+    durations: list[float] = []
     real, before = threading.enumerate, {*threading.enumerate()} - {threading.current_thread()}
     monkeypatch.setattr(threading, "enumerate", lambda: [one for one in real() if one not in before])
     wait = threads.ThreadHolder._wait
@@ -31,12 +31,12 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     def timed(self: threads.ThreadHolder, end: float) -> None:
         began = time.monotonic()
         wait(self, end)
-        made.append(time.monotonic() - began)
+        durations.append(time.monotonic() - began)
 
     monkeypatch.setattr(threads.ThreadHolder, "_wait", timed)
     with gapless.emulate():
         torch.cuda.Stream()
-        yield made
+        yield durations
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_what_another_thread_launches_meanwhile_is_not_waited_for(monkeypatch: p
         launched.wait()
 
     monkeypatch.setattr(threads.ThreadHolder, "_wait", lets_go)
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         host = torch.zeros(4).pin_memory()
 
         def copies() -> None:
@@ -118,4 +118,4 @@ def test_what_another_thread_launches_meanwhile_is_not_waited_for(monkeypatch: p
         torch.cuda.synchronize()
         thread.join()
         host.sum()
-    assert [one.kind for one in seen.races] == ["in-flight-read"]
+    assert [race.kind for race in emulation.races] == ["in-flight-read"]

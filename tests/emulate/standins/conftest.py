@@ -29,17 +29,17 @@ class Recorded:
         """What is launched in the block."""
         programme = self.emulator.recorder.programme
         assert programme is not None
-        found: list[Entry] = []
+        launches: list[Entry] = []
         add = programme._add
 
-        def seen(number: int, at: int) -> None:
+        def record_launch(number: int, at: int) -> None:
             entry = programme._segments.entry(number)
             if entry.kind != "update":  # what the optimizer's own Python costs; nothing is launched
-                found.append(entry)
+                launches.append(entry)
             add(number, at)
 
-        with patch.object(programme, "_add", seen):
-            yield found
+        with patch.object(programme, "_add", record_launch):
+            yield launches
 
     def notes(self) -> tuple[str, ...]:
         """What the report would remark."""
@@ -62,7 +62,7 @@ def gradients() -> Callable[..., list[torch.Tensor]]:
         out = function(*leaves)
         out = out[0] if isinstance(out, tuple) else out
         weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out)
-        wanted = [one for one in leaves if _floats(one)]
+        wanted = [leaf for leaf in leaves if _floats(leaf)]
         return list(torch.autograd.grad((out * weights).sum(), wanted))
 
     return of

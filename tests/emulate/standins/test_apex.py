@@ -22,11 +22,11 @@ def trained(make: Callable[[Any], torch.optim.Optimizer], steps: int = 4) -> lis
     params = [torch.nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5,), (1,))]
     optimizer = make(params)
     for _ in range(steps):
-        for one in params:
-            one.grad = torch.randn_like(one)
+        for parameter in params:
+            parameter.grad = torch.randn_like(parameter)
         optimizer.step()
         optimizer.zero_grad()
-    return [one.detach() for one in params]
+    return [parameter.detach() for parameter in params]
 
 
 @settings(max_examples=20, deadline=None)
@@ -67,7 +67,7 @@ def lamb(
     params: list[torch.Tensor], gradients: list[torch.Tensor], state: Any, decay: float, always: bool
 ) -> None:
     """A step of LAMB as its paper has it, gradients clipped to norm 1."""
-    norm = torch.cat([one.flatten() for one in gradients]).norm()
+    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
     state["step"] = step = state.get("step", 0) + 1
     for at, (param, gradient) in enumerate(zip(params, gradients, strict=True)):
         gradient = gradient / norm.clamp(min=1)
@@ -92,7 +92,7 @@ def test_lamb_is_that_of_its_paper(decay: float, always: bool) -> None:
         for one, gradient in zip(params, gradients, strict=True):
             one.grad = gradient.clone()
         optimizer.step()
-    torch.testing.assert_close([one.detach() for one in params], expected)
+    torch.testing.assert_close([parameter.detach() for parameter in params], expected)
 
 
 @pytest.mark.parametrize("norm", [0, 2])
@@ -102,10 +102,10 @@ def test_lamb_is_that_of_its_paper(decay: float, always: bool) -> None:
 def test_novograd_number_by_number(norm: int, inside: bool, averaged: bool, zero: bool) -> None:
     torch.manual_seed(0)
     values = [torch.randn(3, 4), torch.randn(5)]
-    params = [torch.nn.Parameter(one.clone()) for one in values]
+    params = [torch.nn.Parameter(value.clone()) for value in values]
     options = {"reg_inside_moment": inside, "grad_averaging": averaged, "init_zero": zero}
     optimizer = optimizers.FusedNovoGrad(params, lr=0.1, weight_decay=0.1, norm_type=norm, **options)
-    expected = [one.double().flatten().tolist() for one in values]
+    expected = [value.double().flatten().tolist() for value in values]
     momenta, norms = [[0.0] * len(one) for one in expected], [0.0, 0.0]
     for step in range(1, 4):
         for at, param in enumerate(params):

@@ -73,9 +73,9 @@ def test_step_by_step_is_the_whole(ring: bool, chosen: bool) -> None:
 def test_it_is_one_kernel_each_way(recorded: Any) -> None:
     x = torch.randn(1, 2, 4, device="cuda", requires_grad=True)
     weight = torch.randn(2, 3, device="cuda")
-    with recorded.launching() as found:
+    with recorded.launching() as launched:
         causal_conv1d_fn(x, weight).sum().backward()
-    ours = [one.name for one in found if "causal" in one.name]
+    ours = [one.name for one in launched if "causal" in one.name]
     assert ours == ["causal_conv1d::causal_conv1d_fwd", "causal_conv1d::causal_conv1d_bwd"]
     with pytest.raises(NotImplementedError):
         causal_conv1d_fn(x, weight, activation="gelu")

@@ -58,13 +58,13 @@ def norm(x):
 """
 
 
-def read(text: str, asked: str):
-    """The fallback that `text` has where it asks at the line `asked`."""
+def read(text: str, marker: str):
+    """Return the fallbacks of module `text` whose line with `marker` asks for the package."""
     linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
     from gapless.emulation.standins import guards
 
     guards.parse_source.cache_clear()
-    line = next(n for n, row in enumerate(text.splitlines(), 1) if asked in row)
+    line = next(n for n, row in enumerate(text.splitlines(), 1) if marker in row)
     return find_fallbacks([Refusal("apex", "lib", "lib.norms", FILE, line)])
 
 

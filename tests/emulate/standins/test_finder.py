@@ -17,13 +17,13 @@ import gapless
 from gapless.emulation.standins import finder
 
 PACKAGES = [one for name in sorted(finder.package_names()) if (one := finder.package_of(name)) is not None]
-NAMES = [one.name for one in PACKAGES]
-DISTRIBUTIONS = {one.distribution for one in PACKAGES}
+NAMES = [package.name for package in PACKAGES]
+DISTRIBUTIONS = {package.distribution for package in PACKAGES}
 
 
 def test_libraries_find_what_they_ask_for() -> None:
     before = set(sys.modules)
-    with gapless.emulate("H100") as seen:  # which has what needs Hopper, too
+    with gapless.emulate("H100") as emulation:  # which has what needs Hopper, too
         for name in NAMES:
             package = finder.package_of(name)
             assert package is not None
@@ -35,7 +35,9 @@ def test_libraries_find_what_they_ask_for() -> None:
             assert package.distribution in importlib.metadata.packages_distributions()[name]
             for module in package.modules:
                 assert importlib.import_module(module).__name__ == module
-    assert not [note for note in seen.session.notes if "installed here" in note]  # nothing of it was used
+    assert not [
+        note for note in emulation.session.notes if "installed here" in note
+    ]  # nothing of it was used
     assert not [name for name in set(sys.modules) - before if name.partition(".")[0] in NAMES]
     for name in NAMES:
         assert importlib.util.find_spec(name) is None or not finder.is_standin(importlib.import_module(name))
@@ -88,7 +90,7 @@ def test_a_package_that_is_there_comes_first(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_is_missing_says_where_it_is_missing_from() -> None:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         package = importlib.import_module("apex")
         assert package.optimizers.FusedAdam
         assert not hasattr(package, "reparameterization")
@@ -96,11 +98,11 @@ def test_what_is_missing_says_where_it_is_missing_from() -> None:
             exec("from apex import thing")
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("apex.contrib.xentropy")
-        assert not any("the stand-in lacks" in note for note in seen.session.notes)  # nobody used any
+        assert not any("the stand-in lacks" in note for note in emulation.session.notes)  # nobody used any
         weight = torch.nn.Parameter(torch.ones(2, device="cuda"))
         weight.grad = torch.ones(2, device="cuda")
         package.optimizers.FusedAdam([weight]).step()
-        notes = [note for note in seen.session.notes if "the stand-in lacks" in note]
+        notes = [note for note in emulation.session.notes if "the stand-in lacks" in note]
     assert len(notes) == 1
     for name in ("apex.thing", "apex.contrib"):
         assert name in notes[0]

@@ -260,7 +260,7 @@ def test_the_third_version_is_where_its_gpus_are(gpu: str, there: bool) -> None:
         assert q.grad is not None
         assert emulator.recorder.total == before
         entries = emulator.session().programme.entries
-        names = [one.name for one in entries if "flash_attn_interface" in one.name]
+        names = [entry.name for entry in entries if "flash_attn_interface" in entry.name]
         assert len(names) == 2
         assert any("flash_attn_3 is not installed here" in note for note in emulator.session().notes)
 

@@ -47,8 +47,8 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def emulated() -> Iterator[Any]:
-    with gapless.emulate("H100") as seen:  # which has what needs Hopper, too
-        yield seen
+    with gapless.emulate("H100") as emulation:  # which has what needs Hopper, too
+        yield emulation
 
 
 def run(path: Path, text: str) -> dict[str, Any]:

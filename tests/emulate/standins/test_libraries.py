@@ -29,16 +29,16 @@ FILES = [name for name in finder.package_names() if hasattr(finder.import_declar
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     """Writes modules that can be imported, and forgets them."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    made = []
+    written = []
 
     def write(name: str, text: str) -> None:
         path = tmp_path.joinpath(*name.split("."))
         path.mkdir(parents=True, exist_ok=True)
         (path / "__init__.py").write_text(textwrap.dedent(text))
-        made.append(name)
+        written.append(name)
 
     yield write
-    for name in made:
+    for name in written:
         sys.modules.pop(name, None)
 
 
@@ -64,12 +64,12 @@ def test_a_known_operator_counts_what_is_known_of_it() -> None:
     library.impl(name, lambda x: x * x.sum().item(), "CPU")
     torchvision.OPERATORS[f"torchvision::{name}"] = ()
     try:
-        with gapless.emulate() as seen:
+        with gapless.emulate() as emulation:
             x = torch.ones(2, device="cuda")
-            before = seen.waits
+            before = emulation.waits
             getattr(torch.ops.torchvision, name)(x)
-            assert seen.waits == before
-        assert seen.session.unknown == ()
+            assert emulation.waits == before
+        assert emulation.session.unknown == ()
     finally:
         del torchvision.OPERATORS[f"torchvision::{name}"]
         library._destroy()

@@ -39,7 +39,7 @@ def test_layers_are_torchs() -> None:
 
 
 def test_a_model_trains_with_its_optimizer_and_fp8_is_told_to_have_no_effect() -> None:
-    with gapless.emulate("H100") as seen:
+    with gapless.emulate("H100") as emulation:
         te = importlib.import_module("transformer_engine.pytorch")
         recipe = importlib.import_module("transformer_engine.common.recipe")
         optimizers = importlib.import_module("transformer_engine.pytorch.optimizers")
@@ -47,7 +47,7 @@ def test_a_model_trains_with_its_optimizer_and_fp8_is_told_to_have_no_effect() -
         assert next(model.parameters()).is_cuda
         optimizer = optimizers.FusedAdam(model.parameters(), lr=0.01)
         x = torch.randn(4, 8, device="cuda")
-        before, losses = seen.waits, []
+        before, losses = emulation.waits, []
         for _ in range(5):
             with te.fp8_autocast(enabled=te.is_fp8_available(), fp8_recipe=recipe.DelayedScaling(margin=0)):
                 loss = (model(x) - 1).square().mean()
@@ -55,9 +55,9 @@ def test_a_model_trains_with_its_optimizer_and_fp8_is_told_to_have_no_effect() -
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.detach())
-        assert seen.waits == before
+        assert emulation.waits == before
         assert losses[-1].item() < losses[0].item()
-        notes = seen.session.notes
+        notes = emulation.session.notes
     assert [note for note in notes if "fp8 has no effect" in note]
 
 

@@ -143,7 +143,7 @@ def offloaded_by_torch() -> None:
 def average(waits: bool, gathers: bool) -> None:
     """An exponential moving average on a stream of its own."""
     side, model = torch.cuda.Stream(), torch.nn.Linear(8, 8).cuda()
-    kept = [one.detach().clone() for one in model.parameters()]
+    kept = [parameter.detach().clone() for parameter in model.parameters()]
     side.wait_stream(current())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
@@ -155,7 +155,7 @@ def average(waits: bool, gathers: bool) -> None:
         if waits:
             side.wait_stream(current())
         with torch.cuda.stream(side):
-            torch._foreach_lerp_(kept, [one.detach() for one in model.parameters()], 0.1)
+            torch._foreach_lerp_(kept, [parameter.detach() for parameter in model.parameters()], 0.1)
 
 
 @pattern

@@ -78,7 +78,7 @@ def reduced_on_a_stream_of_its_own_wrong_803() -> None:
 @ranks
 def buckets_waited_for_at_the_end() -> None:
     grads = [gpu() for _ in range(3)]
-    works = [dist.all_reduce(one, async_op=True) for one in grads]
-    for one in works:
-        one.wait()
+    works = [dist.all_reduce(grad, async_op=True) for grad in grads]
+    for work in works:
+        work.wait()
     torch.cat(grads).norm()

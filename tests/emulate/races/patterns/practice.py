@@ -255,9 +255,9 @@ def optimizer_on_the_cpu(waits: bool) -> None:
     Who waits for the gradients has waited for the weights of the step before, on the same stream.
     """
     model, side = torch.nn.Linear(8, 8).cuda(), torch.cuda.Stream()
-    weights = [one.detach().cpu().pin_memory() for one in model.parameters()]
-    for one in weights:
-        one.grad = torch.zeros_like(one).pin_memory()
+    weights = [parameter.detach().cpu().pin_memory() for parameter in model.parameters()]
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight).pin_memory()
     optimizer = torch.optim.Adam(weights)
     for _ in range(2):
         model(gpu(4, 8)).sum().backward()
@@ -269,8 +269,8 @@ def optimizer_on_the_cpu(waits: bool) -> None:
             side.synchronize()
         optimizer.step()
         with torch.no_grad(), torch.cuda.stream(side):
-            for one, own in zip(model.parameters(), weights, strict=True):
-                one.copy_(own, non_blocking=True)
+            for weight, own in zip(model.parameters(), weights, strict=True):
+                weight.copy_(own, non_blocking=True)
         current().wait_stream(side)
         model.zero_grad(set_to_none=False)
 
@@ -316,7 +316,7 @@ def layers_in_two_slots(arrives: bool, free: bool) -> None:
 def gradients_added_beside(waits: bool, gathers: bool) -> None:
     """Gradients of micro-batches are added up in float32 on a stream, beside the next backward."""
     model, side = torch.nn.Linear(8, 8).cuda().bfloat16(), torch.cuda.Stream()
-    sums = [torch.zeros(one.shape, device="cuda") for one in model.parameters()]
+    sums = [torch.zeros(parameter.shape, device="cuda") for parameter in model.parameters()]
     side.wait_stream(current())
     for _ in range(3):
         model(gpu(4, 8).bfloat16()).sum().backward()

@@ -191,10 +191,10 @@ def threads_with_a_stream_each(waits: bool) -> None:
             torch.topk(x, 4)[0].min()
 
     threads = [threading.Thread(target=best, args=(one,)) for one in given]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     torch.cuda.synchronize()
 
 

@@ -140,9 +140,9 @@ def counter_of_two_threads_wrong_803() -> None:
             counter.add_(1)
 
     threads = [threading.Thread(target=count) for _ in range(2)]
-    for one in threads:
-        one.start()
-        one.join()
+    for thread in threads:
+        thread.start()
+        thread.join()
     torch.cuda.synchronize()
 
 
