@@ -123,7 +123,9 @@ GUARDS = {
         "readings",
     ),
     "the loop waits for the batch": (PREFETCH, "    current.wait_event(sent.copied)\n", "", "prefetched"),
-    "the batch is kept for the loop": (PREFETCH, "    keep_for(sent.batch, current)\n", "", "prefetched"),
+    "the batch is kept for the loop": (
+        PREFETCH, "    record_stream(sent.batch, current)\n", "", "prefetched",
+    ),
     "the batch's event is behind its copy": (PREFETCH, "        copied.record(side)\n", "", "prefetched"),
     "every tensor is kept": (NESTED, "tensor.record_stream(stream)", "pass", "prefetched"),
     "the current stream waits": (MOVING, "    current.wait_stream(stream)\n", "", "moved"),
