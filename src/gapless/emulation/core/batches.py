@@ -11,7 +11,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gapless import trees
 
 _MAX_STORAGES = 256
-"""Storages of batches that are remembered, or those of the last batch: enough for any prefetch."""
+"""Storages of past batches that are remembered, beside all those of the last one: older batches are rarely
+copied."""
 
 
 class Batches:

@@ -32,7 +32,7 @@ from gapless.model.source import SourceLine
 from gapless.torch_internals import current_node, sequence_number
 
 _MAX_ASKERS = 8
-"""Lines that ask for GPU properties of which a report names at most so many."""
+"""Lines that ask for GPU properties kept for the report, which names only a few."""
 _DEBUG_MESSAGE = "called a synchronizing CUDA operation"
 
 

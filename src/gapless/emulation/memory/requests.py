@@ -34,7 +34,7 @@ MAX_REQUESTS = 1 << 20
 _USER_FRAMES = 3
 """Frames of the user's own code kept of a stack, counted from the innermost."""
 _MAX_FRAMES = 60
-"""Frames kept of a stack: beyond, recursion is likely."""
+"""Frames kept of a stack: bounds the cost of deep recursion."""
 _OWN, _LIBRARY, _USER = range(3)
 """Kinds of frames."""
 MULTIPLIES = frozenset(

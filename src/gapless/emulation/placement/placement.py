@@ -27,7 +27,7 @@ _BUFFER: Any = getattr(torch.nn, "Buffer", torch.nn.Parameter)  # since torch 2.
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter, _BUFFER})
 _ATTRIBUTE = "_gapless_device"
 _FIRST_SWEEP = 8192
-"""Entries at which dead ones are first removed: a large model's storages."""
+"""Entries at which dead ones are first removed, so that small runs never sweep."""
 _PEAK_SLACK = 1 << 20
 """Bytes that a peak may be exceeded by before the next sweep."""
 

@@ -22,7 +22,7 @@ from gapless.model.tally import ADVANCING
 _Key = tuple[Any, ...]
 _RawMark = tuple[str, int, float, str, stacks.RawStack, int]
 _MAX_MARKS = 20_000
-"""Marks after which those that do not advance the tick are dropped: some 20 MB."""
+"""Marks after which those that do not advance the tick are dropped: bounds the memory of long runs."""
 
 
 class Recorder:
