@@ -92,14 +92,14 @@ def _class(name: str) -> Reach:
 
 @lru_cache(maxsize=256)
 def reach(gpu: Gpu) -> Reach:
-    """What `gpu` sustains, by its name."""
+    """Return what `gpu` sustains, by its name."""
     name = gpu.name.replace("-", " ").replace("_", " ")
     start = _OLD_START if _OLD.search(name) else _NEW_START if _NEW.search(name) else 1.0
-    found = _class(name)._replace(start=start)
+    reach_ = _class(name)._replace(start=start)
     if _FEW_FP32.search(name):
-        found = found._replace(fp64=1 / 32)
+        reach_ = reach_._replace(fp64=1 / 32)
     for pattern, shares in _PATTERNS:
         if pattern.search(name):
             one_tile = "A100" in name.upper()
-            return found._replace(**shares, known=frozenset(shares), one_tile=one_tile)
-    return found
+            return reach_._replace(**shares, known=frozenset(shares), one_tile=one_tile)
+    return reach_

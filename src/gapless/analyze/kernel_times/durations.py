@@ -1,4 +1,4 @@
-"""How long kernels take on a GPU that is not there, and how far off that may be.
+"""Estimate how long kernels take on a GPU that is not at hand.
 
 A kernel takes a start-up time and then what its memory traffic and its arithmetic take, at what the GPU
 sustains (`cards`). The constants are fitted to open tables of measured kernels by
@@ -143,7 +143,7 @@ with half the products in an instruction."""
 
 
 def device_time(work: Work, gpu: Gpu) -> float:
-    """Nanoseconds that this work takes on `gpu`, all its kernels together."""
+    """Nanoseconds that this work takes on `gpu`, with all its kernels."""
     can = reach(gpu)
     start = (STARTS.get(work.family) or TRAFFIC[work.family].start) * can.start
     if work.family == ATTENTION:
@@ -168,14 +168,14 @@ def recurrent_time(of: Chain, top: float, gpu: Gpu) -> float:
 
 
 def peak(gpu: Gpu, unit: str) -> float:
-    """TFLOP/s of `gpu` in that unit; without a path of its own the work runs in fp32."""
+    """TFLOP/s of `gpu` in that unit; units without hardware of their own fall back to fp32."""
     if unit == "fp64":
         return gpu.fp32 * reach(gpu).fp64
     return float(getattr(gpu, unit)) or gpu.fp32
 
 
 def roof(work: Work, nbytes: float, gpu: Gpu) -> float:
-    """Nanoseconds that this arithmetic and so many bytes need at the data sheet's peaks."""
+    """Nanoseconds that this arithmetic and these bytes need at the data sheet's peaks."""
     memory = nbytes / gpu.bandwidth if gpu.bandwidth else 0.0
     return max(work.flops / (peak(gpu, work.unit) * 1e3) if work.flops else 0.0, memory)
 
@@ -195,7 +195,7 @@ def _moving(nbytes: float, gpu: Gpu, can: Reach, cached: float, cold: float = 0.
 
 
 def _warm(nbytes: float, gpu: Gpu, cold: float) -> float:
-    """The share of so many bytes, of which `cold` are in no cache, that comes from the L2 cache."""
+    """The share of these bytes, of which `cold` are in no cache, that comes from the L2 cache."""
     fits = 1 / (1 + (nbytes / gpu.l2_bytes) ** 2) if gpu.l2_bytes else 0.0
     return fits * (1 - cold / nbytes) if nbytes else 0.0
 
@@ -208,7 +208,7 @@ def _passing(nbytes: float, of: Traffic, size: int, gpu: Gpu, can: Reach) -> flo
 
 
 def _first(work: Work, gpu: Gpu, can: Reach) -> float:
-    """Nanoseconds of the kernel that goes before, without its start."""
+    """Nanoseconds of the preceding kernel, without its start-up."""
     moving = _passing(work.first, TRAFFIC["copy"], 4, gpu, can)
     return max(moving, work.first_strided / STRIDED / _cycles(gpu))
 
@@ -255,12 +255,12 @@ def _rows(work: Work, nbytes: float, gpu: Gpu, can: Reach) -> float:
 
 
 def _cycles(gpu: Gpu) -> float:
-    """Cycles of all multiprocessors together in a nanosecond."""
+    """Cycles of all multiprocessors together per nanosecond."""
     return max(gpu.multiprocessors, 1) * (gpu.clock or CLOCK) / 1e3
 
 
 def _by_columns(shares: tuple[float, ...], columns: int) -> float:
-    """From a table that begins at 2⁸ columns, straight between its places."""
+    """Interpolate in a table that begins at 2⁸ columns."""
     place = min(max(math.log2(columns) - 8, 0.0), len(shares) - 1.0)
     low = min(int(place), len(shares) - 2)
     return shares[low] + (shares[low + 1] - shares[low]) * (place - low)
@@ -291,7 +291,7 @@ def _matmul(work: Work, gpu: Gpu, can: Reach) -> float:
     if any(1 in product[1:3] for product in work.products):
         return memory  # a matrix by a vector
     again = RAGGED if work.ragged and not form.fp32 else 1.0
-    return joined(again * sum(arithmetic(one, form, rates) for one in work.products), memory, form)
+    return joined(again * sum(arithmetic(product, form, rates) for product in work.products), memory, form)
 
 
 def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
@@ -300,20 +300,22 @@ def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
     memory = _product_memory(work, work.moved, gpu, can, form)
     if work.depthwise:
         return joined(_depthwise(work, gpu, can), memory, form)
-    found = work.products
+    products_ = work.products
     # What is added to each channel is added behind it, in a kernel of its own (ATen's `ConvShared.cpp`).
     after = max(
         _moving(2 * work.size * work.strided, gpu, can, CACHED), work.strided / STRIDED / _cycles(gpu)
     )
     if not form.fp32:
         memory *= 1.0 if work.ready else CONVERTED
-        found = tuple(
+        products_ = tuple(
             (b, m, n, max(work.channels, work.least) * (k // work.channels) if work.channels else k)
-            for b, m, n, k in found
+            for b, m, n, k in products_
         )
         after += 0.0 if work.ready else FURTHER * STARTS[CONVOLUTION] * can.start * WRITTEN
     direct = DIRECT if form.fp32 or work.backward else TENSOR
-    time = after + joined(direct * sum(arithmetic(one, form, rates) for one in found), memory, form)
+    time = after + joined(
+        direct * sum(arithmetic(product, form, rates) for product in products_), memory, form
+    )
     if not form.fp32 and 0 < work.channels < work.least:
         # So few are multiplied as fast by kernels that do without tensor cores and take them as they come.
         return min(time, _convolution(work._replace(unit="fp32", winograd=()), gpu, can))
@@ -321,7 +323,7 @@ def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
         return time
     transforms = sum(work.size * b * (m * k + k * n + m * n) for b, m, n, k in work.winograd)
     moving = _moving(transforms, gpu, can, 0.0)
-    fast = WINOGRAD * sum(arithmetic(one, form, rates) for one in work.winograd)
+    fast = WINOGRAD * sum(arithmetic(product, form, rates) for product in work.winograd)
     return min(time, after + fast + moving)
 
 
@@ -336,7 +338,7 @@ def _depthwise(work: Work, gpu: Gpu, can: Reach) -> float:
 
 
 def _attention(work: Work, gpu: Gpu, can: Reach) -> float:
-    """Blocks of queries meet the keys; each block begins, and ends, and its scores go through a softmax."""
+    """Nanoseconds of attention by blocks of queries, each with start, end and a softmax of its scores."""
     if not work.products:
         return _moving(work.moved, gpu, can, CACHED)
     heads, queries, keys, size = work.products[0]
@@ -346,8 +348,8 @@ def _attention(work: Work, gpu: Gpu, can: Reach) -> float:
     each = top / processors / 1e3  # flops in a picosecond
     blocks = heads * -(-queries // BLOCK)
     waves = max(blocks / processors, 1.0)
-    seen = keys / 2 + BLOCK / 2 if work.causal else -(-keys // TAKEN) * TAKEN
-    flops = 4.0 * BLOCK * (size * (seen + AHEAD * each) + SCORES * each * seen)
+    keys_seen = keys / 2 + BLOCK / 2 if work.causal else -(-keys // TAKEN) * TAKEN
+    flops = 4.0 * BLOCK * (size * (keys_seen + AHEAD * each) + SCORES * each * keys_seen)
     passes = work.backward / AGAIN if work.backward else 1.0
     time = waves * processors * flops * passes / (top * can.attention)
     return max(time, _moving(work.moved, gpu, can, CACHED))

@@ -1,4 +1,4 @@
-"""The families of operators that take alike long for alike much: a table of names."""
+"""Group operators by name into families that take similar time for similar work."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ _LIBRARY_KERNEL = {family: re.compile(names) for family, names in _LIBRARIES.ite
 
 
 def family_of(name: str) -> str:
-    """The family of the operator ``aten::name``, or of a library's that is known here; else `UNKNOWN`."""
+    """Return the family of ``aten::name``, or of a known library's operator; else `UNKNOWN`."""
     if not name.startswith("aten::"):
         if name.startswith("triton::"):
             return TRITON

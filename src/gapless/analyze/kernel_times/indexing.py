@@ -56,7 +56,7 @@ def indexed(entry: Entry, stem: str, size: int) -> Indexed | None:
 
 
 def _is_mask(source: Shape, places: tuple[Shape, ...], values: Shape) -> bool:
-    """Whether one mask over the first dimensions says which elements: it gives as many dimensions less."""
+    """Whether a single mask over the first dimensions selects the elements, by the values' dimensions."""
     if len(places) != 1 or not places[0] or places[0] != source[: len(places[0])]:
         return False
     if len(places[0]) == 1:
@@ -65,7 +65,7 @@ def _is_mask(source: Shape, places: tuple[Shape, ...], values: Shape) -> bool:
 
 
 def _count(places: tuple[Shape, ...], values: Shape, mask: bool) -> int:
-    """How many places there are; of a mask whose values are one number, half of it."""
+    """Return the number of places; for a mask with unknown selection, half of it."""
     if not mask:
         return max(map(math.prod, places))
     return values[0] if values else math.prod(places[0]) // 2

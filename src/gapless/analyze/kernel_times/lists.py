@@ -54,7 +54,7 @@ parameters, gradients and both states, each of which is cold once."""
 
 
 def listed(entry: Entry, stem: str) -> Listed:
-    """What an operator over lists launches.
+    """Return what an operator over lists launches.
 
     >>> listed(Entry(name="aten::_fused_adamw_", tensors=5, elements=4 * 384 + 1), "_fused_adamw_")
     Listed(kernels=1, blocks=1, doubles=119168.0, cold=0.0)
@@ -73,7 +73,7 @@ def listed(entry: Entry, stem: str) -> Listed:
 
 
 def _lists(entry: Entry) -> int:
-    """How many lists are read for each that is written; norms write next to nothing."""
+    """Return how many lists are read for each one written; norms write next to nothing."""
     if not entry.writes or entry.reads > 8 * entry.writes:
         return 1
     return max(round(entry.reads / entry.writes), 1)

@@ -84,7 +84,7 @@ class Work(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def work(entry: Entry) -> Work:  # noqa: C901 - one branch for each family
-    """What the operator `entry` asks for."""
+    """Return the device work of the operator `entry`."""
     stem = stem_of(entry.name)
     family = family_of(entry.name)
     size = 1 if entry.dtype.startswith("float8") else _SIZES.get(entry.dtype, 4)
@@ -102,9 +102,9 @@ def work(entry: Entry) -> Work:  # noqa: C901 - one branch for each family
     if family in ("layer norm", "softmax"):
         return _normalized(entry, stem, plain)
     if family == INDEXING or stem == "index":
-        found = indexed(entry, stem, size)
-        if found is not None:
-            return plain._replace(**found._asdict())
+        indexing = indexed(entry, stem, size)
+        if indexing is not None:
+            return plain._replace(**indexing._asdict())
     if family == "foreach":
         return plain._replace(**listed(entry, stem)._asdict())
     if family == DISTANCE:
@@ -113,8 +113,8 @@ def work(entry: Entry) -> Work:  # noqa: C901 - one branch for each family
         return plain._replace(ready=entry.channels_last or stem in _ONE_PASS)
     if _widened(entry, stem):
         elements = float(math.prod(entry.inputs[0]))
-        each = _each(entry.dtype) + _each_made(entry)
-        return plain._replace(first=elements * each, first_strided=elements)
+        element_bytes = _each(entry.dtype) + _each_made(entry)
+        return plain._replace(first=elements * element_bytes, first_strided=elements)
     if stem in _ONE_BLOCK:
         return plain._replace(chained=_chained(entry, stem))
     if family == "gather" and stem in _LOOKUPS and entry.outputs:
@@ -176,10 +176,10 @@ def _strided(entry: Entry, stem: str, family: str) -> bool:
     are mixed, or where each pixel is made of its neighbours."""
     if entry.order in _LAID or (stem == "clone" and not entry.order) or _cast(entry, stem, family):
         return True
-    made = entry.outputs[0]
+    output = entry.outputs[0]
     if stem.startswith("upsample_"):
         return True
-    return family == "pointwise" and any(math.prod(one) > 1 and one != made for one in entry.inputs)
+    return family == "pointwise" and any(math.prod(shape) > 1 and shape != output for shape in entry.inputs)
 
 
 def _cast(entry: Entry, stem: str, family: str) -> bool:
@@ -188,9 +188,9 @@ def _cast(entry: Entry, stem: str, family: str) -> bool:
     (``Copy.cu``) and those that take a mask."""
     if entry.compiled or not entry.dtype or not entry.inputs or stem in _OWN_TYPES:
         return False
-    size, made = _each(entry.dtype), _each_made(entry)
+    size, output_size = _each(entry.dtype), _each_made(entry)
     if stem == "_to_copy":
-        return made != size and (entry.dtype, made) != ("float32", 2)
+        return output_size != size and (entry.dtype, output_size) != ("float32", 2)
     if family != "pointwise":
         return False
     if entry.dtype == "bool" and len(entry.inputs) == 1:
@@ -243,16 +243,16 @@ _LOOKUPS = ("embedding", "index_select", "index", "gather")
 
 def products(entry: Entry) -> float:
     """Flops of a product, a convolution or an attention by its definition, whatever an algorithm needs."""
-    asked = work(entry)
-    if asked.family != ATTENTION:
-        return asked.flops
-    flops = asked.flops * (2.0 if asked.causal else 1.0)
+    work_ = work(entry)
+    if work_.family != ATTENTION:
+        return work_.flops
+    flops = work_.flops * (2.0 if work_.causal else 1.0)
     # What flash attention computes again is no more work.
-    return flops * 2.0 / _ATTENTION_BACKWARD if asked.backward else flops
+    return flops * 2.0 / _ATTENTION_BACKWARD if work_.backward else flops
 
 
 def _columns(entry: Entry, stem: str) -> int:
-    """How many elements are normalized together."""
+    """Return how many elements are normalized together."""
     shape = max(entry.inputs, key=math.prod, default=())
     if "group_norm" in stem:
         return max(math.prod(shape[1:]) // 32, 1)  # the usual number of groups; shapes do not tell
@@ -302,14 +302,14 @@ def _copied(entry: Entry, stem: str, columns: int, inner: int) -> bool:
     return stem == "baddbmm" or sides != [columns] or 1 in (columns, inner)
 
 
-def _after_copy(plain: Work, added: Shape, made: int) -> Work:
-    """`plain` behind a copy of `added` to the `made` elements of the result, which it then reads as well."""
-    given = math.prod(added)
+def _after_copy(plain: Work, added: Shape, result_elements: int) -> Work:
+    """Put a copy of `added` to the `result_elements` before `plain`, which then reads them as well."""
+    added_elements = math.prod(added)
     return plain._replace(
         kernels=plain.kernels + 1,
-        moved=plain.moved + 2.0 * made * plain.size,
-        first=float(given + made) * plain.size,
-        first_strided=float(made) if given != made else 0.0,
+        moved=plain.moved + 2.0 * result_elements * plain.size,
+        first=float(added_elements + result_elements) * plain.size,
+        first_strided=float(result_elements) if added_elements != result_elements else 0.0,
     )
 
 
@@ -334,40 +334,43 @@ def _convolution(entry: Entry, backward: bool, plain: Work) -> Work:
     outputs = [shape for shape in entry.outputs if len(shape) >= 3]
     if len(shapes) < (3 if backward else 2) or not (outputs or backward):
         return plain
-    made, source, weight = shapes[:3] if backward else (outputs[0], *shapes[:2])
-    if not all(map(math.prod, (made, source, weight))):
+    output, source, weight = shapes[:3] if backward else (outputs[0], *shapes[:2])
+    if not all(map(math.prod, (output, source, weight))):
         return plain
-    transposed = math.prod(made[2:]) > math.prod(source[2:]) and source[1] == weight[0]
-    over, other = (source, made) if transposed else (made, source)
+    transposed = math.prod(output[2:]) > math.prod(source[2:]) and source[1] == weight[0]
+    over, other = (source, output) if transposed else (output, source)
     groups = max(other[1] // weight[1], 1)
     window = math.prod(weight[2:])
     out, taken = weight[0] // groups or 1, weight[1]
     pixels = math.prod(over) // over[1]
     times = min(len(outputs) or 2, 2) if backward else 1
-    found = [(groups, pixels, out, taken * window)]
+    products_ = [(groups, pixels, out, taken * window)]
     if backward:
         # To the input, from the gradient; to the weight, over all pixels. Which of them one asks for alone
         # is not told; both cost about the same.
         every = math.prod(other) // other[1]
         strided = every > pixels
-        found = [(groups, pixels, taken * window, out) if strided else (groups, every, taken, out * window)]
-        found += [(groups, out, taken * window, pixels)] * (times - 1)
+        products_ = [
+            (groups, pixels, taken * window, out) if strided else (groups, every, taken, out * window)
+        ]
+        products_ += [(groups, out, taken * window, pixels)] * (times - 1)
     fast: tuple[Product, ...] = ()
-    if plain.unit in ("fp32", "tf32") and weight[2:] == (3, 3) and made[2:] == source[2:] and groups == 1:
+    if plain.unit in ("fp32", "tf32") and weight[2:] == (3, 3) and output[2:] == source[2:] and groups == 1:
         steps = over[0] * math.prod(-(-side // _WINOGRAD) for side in over[2:])
         many = (_WINOGRAD + 2) ** 2
         fast = tuple([(many, steps, out, taken)] + [(many, out, taken, steps)] * (times - 1))
-    bias = not backward and entry.inputs[2:3] == ((made[1],),)
+    bias = not backward and entry.inputs[2:3] == ((output[1],),)
     return plain._replace(
         channels=0 if backward else taken,
         backward=float(times) if backward else 0.0,
-        least=_IMAGES if round(source[2] / made[2]) == 2 else _SLICE // plain.size,
-        ready=entry.channels_last or (window == 1 and not transposed and _whole_images(made, source, plain)),
-        strided=float(math.prod(made)) if bias else 0.0,
+        least=_IMAGES if round(source[2] / output[2]) == 2 else _SLICE // plain.size,
+        ready=entry.channels_last
+        or (window == 1 and not transposed and _whole_images(output, source, plain)),
+        strided=float(math.prod(output)) if bias else 0.0,
         kernels=plain.kernels + bias,
-        moved=plain.moved + (times - 1) * math.prod(made) * plain.size,  # each of both kernels reads it
+        moved=plain.moved + (times - 1) * math.prod(output) * plain.size,  # each of both kernels reads it
         flops=2.0 * times * math.prod(over) * math.prod(weight[1:]),
-        products=tuple(found),
+        products=tuple(products_),
         winograd=fast,
         depthwise=groups > 1 and taken == 1,
     )
@@ -379,10 +382,10 @@ _SLICE, _IMAGES = 64, 8
 at a time: such first layers of images have kernels of their own (NVIDIA's guide to convolutions)."""
 
 
-def _whole_images(made: Shape, source: Shape, plain: Work) -> bool:
+def _whole_images(output: Shape, source: Shape, plain: Work) -> bool:
     """Whether all pixels of an image are whole vectors, and a window of one goes over each: with channels
     first, an image is then a product as it lies, for which cuDNN takes kernels of products."""
-    return made[2:] == source[2:] and math.prod(made[2:]) * plain.size % 16 == 0
+    return output[2:] == source[2:] and math.prod(output[2:]) * plain.size % 16 == 0
 
 
 def _attention(entry: Entry, backward: bool, plain: Work) -> Work:
@@ -491,7 +494,7 @@ _WHOLE = frozenset(["bool", "uint8", "int8", "int16", "int32"])
 
 
 def _widened(entry: Entry, stem: str) -> bool:
-    """Whether elements are turned into another type before they are summed up."""
+    """Whether elements are converted to another type before they are summed."""
     sums = stem in ("sum", "nansum", "prod", "cumsum", "cumprod")
     return sums and entry.dtype in _WHOLE and bool(entry.inputs) and bool(entry.outputs)
 

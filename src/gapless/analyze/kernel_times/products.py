@@ -98,15 +98,15 @@ def _tiles(form: Form, rates: Rates, single: bool) -> tuple[tuple[int, int, floa
 
     Never below the product's own flops at the peak: a tile's padding only adds to them.
     """
-    found = []
+    tiles = []
     for tall, wide in BATCHED if single else TILES:
         side = tall * wide / (tall + wide)
         efficiency = side / (side + form.edge) * (64 + form.edge) / 64
         element = 2 * rates.processors / (rates.flops * efficiency)
-        found.append((tall, wide, element * tall * wide, element))
-    return tuple(sorted(found, key=lambda one: one[3]))
+        tiles.append((tall, wide, element * tall * wide, element))
+    return tuple(sorted(tiles, key=lambda tile: tile[3]))
 
 
 def joined(arithmetic: float, memory: float, form: Form) -> float:
-    """Nanoseconds of both, mostly one behind the other."""
+    """Combine both times, which mostly overlap."""
     return max(arithmetic, memory) + form.beside * min(arithmetic, memory)

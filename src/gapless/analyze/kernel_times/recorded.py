@@ -1,7 +1,7 @@
-"""What an operator of a real profile asked of the device: an `Entry` of its recorded arguments.
+"""Reconstruct the `Entry` of an operator in a real profile from its recorded arguments.
 
-A profile holds what an operator was given and not what it gave back. That follows from its family and its
-arguments for most; of others nothing is told.
+A profile records an operator's arguments but not its results. For most operators these follow from family
+and arguments; for the others no entry is returned.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ _FLAGS = frozenset(
 _BYTES = {"int64": 8, "float64": 8, "int32": 4, "float32": 4, "int16": 2, "float16": 2, "bfloat16": 2}
 
 
-def entry(name: str, given: Arguments, tf32: bool = False) -> Entry | None:
-    """What the operator `name` with these arguments asks for; None where they do not tell.
+def entry(name: str, arguments: Arguments, tf32: bool = False) -> Entry | None:
+    """Return the work of operator `name` with these arguments; None if they do not determine it.
 
     `tf32` says that its products in fp32 ran as TF32.
 
-    >>> given = Arguments(((2, 3), (3, 4)), ("float", "float"))
-    >>> entry("aten::mm", given).outputs
+    >>> arguments = Arguments(((2, 3), (3, 4)), ("float", "float"))
+    >>> entry("aten::mm", arguments).outputs
     ((2, 4),)
     """
     family, stem = family_of(name), stem_of(name)
-    if family == UNKNOWN or any(one in ("TensorList", "OptionalTensorList") for one in given.types):
+    if family == UNKNOWN or any(kind in ("TensorList", "OptionalTensorList") for kind in arguments.types):
         return None  # the types of what is in lists are not recorded
-    if nested(name, given.types):
+    if nested(name, arguments.types):
         return None
     tensors = [
         (tuple(size), _TYPES[kind])
-        for size, kind in zip(given.sizes, given.types, strict=False)
-        if kind in _TYPES and not any(isinstance(one, tuple) for one in size)
+        for size, kind in zip(arguments.sizes, arguments.types, strict=False)
+        if kind in _TYPES and not any(isinstance(side, tuple) for side in size)
     ]
     if not tensors:
         return None
     if stem == "cudnn_convolution_backward":  # of before torch 1.11: the input comes first
         tensors[:2] = tensors[1::-1]
     shapes = [shape for shape, _ in tensors]
-    outputs = _outputs(family, stem, shapes, given)
+    outputs = _outputs(family, stem, shapes, arguments)
     if outputs is None:
         return None
     kinds = [kind for _, kind in tensors]
     own = next((kind for kind in kinds if "float" in kind), kinds[0])
-    writes = sum(map(math.prod, outputs)) * _size(_written(stem, kinds, given))
+    writes = sum(map(math.prod, outputs)) * _size(_written(stem, kinds, arguments))
     # What is written anew is not read, and of a table no more than what is looked up.
     taken = tensors[1:] if stem == "copy_" or family == "gather" else tensors
     return Entry(
@@ -89,16 +89,16 @@ def nested(name: str, types: Sequence[str]) -> bool:
     return "" in types[:needed]
 
 
-def _written(stem: str, kinds: Sequence[str], given: Arguments) -> str:
-    """The type of what the operator writes."""
+def _written(stem: str, kinds: Sequence[str], arguments: Arguments) -> str:
+    """Return the type of what the operator writes."""
     if stem.endswith("_") and not stem.startswith("_"):
         return kinds[0]
     if stem in _FLAGS:
         return "bool"
-    if stem in ("_softmax", "_log_softmax") and given.values[2:3] == ("True",):
+    if stem in ("_softmax", "_log_softmax") and arguments.values[2:3] == ("True",):
         return "float32"  # `half_to_float`
     if stem == "_to_copy":
-        return _NUMBERED.get(_value(given.values[1]), kinds[0])
+        return _NUMBERED.get(_value(arguments.values[1]), kinds[0])
     return max(kinds, key=lambda kind: ("float" in kind, _size(kind)))
 
 
@@ -106,35 +106,35 @@ def _size(kind: str) -> int:
     return _BYTES.get(kind, 1)
 
 
-def _outputs(family: str, stem: str, shapes: Sequence[Shape], given: Arguments) -> list[Shape] | None:
-    """The shapes of what the operator gives back; None where that cannot be told."""
+def _outputs(family: str, stem: str, shapes: Sequence[Shape], arguments: Arguments) -> list[Shape] | None:
+    """Return the shapes of the operator's results; None if they are unknown."""
     if stem.endswith("_") and not stem.startswith("_"):
         return [shapes[0]]  # in place
     rule = _RULES.get(stem) or _FAMILIES.get(family)
-    return rule(list(shapes), given) if rule is not None else None
+    return rule(list(shapes), arguments) if rule is not None else None
 
 
 Rule = Callable[[list[Shape], Arguments], list[Shape] | None]
 
 
-def _alike(shapes: list[Shape], given: Arguments) -> list[Shape]:
-    """As large as the largest."""
+def _alike(shapes: list[Shape], arguments: Arguments) -> list[Shape]:
+    """One result, as large as the largest input."""
     return [max(shapes, key=math.prod)]
 
 
-def _converted(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
-    """As large as the first, where its new type is recorded."""
-    return shapes[:1] if len(given.values) > 1 else None
+def _converted(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
+    """One result, as large as the first input, if the new type is recorded."""
+    return shapes[:1] if len(arguments.values) > 1 else None
 
 
-def _broadcast(shapes: list[Shape], given: Arguments) -> list[Shape]:
+def _broadcast(shapes: list[Shape], arguments: Arguments) -> list[Shape]:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return [tuple(0 if 0 in sides else max(sides) for sides in zip(*padded, strict=True))]
 
 
-def _product(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
-    """Of the last two, whose last and last but one sides meet."""
+def _product(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
+    """The product of the last two inputs."""
     factors = [shape for shape in shapes if shape][-2:]
     if len(factors) < 2:
         return None
@@ -142,61 +142,65 @@ def _product(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
     return [(*a[:-1], *((b[-1],) if len(b) > 1 else ()))]
 
 
-def _first_product(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
-    return _product(shapes[:2], given)
+def _first_product(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
+    return _product(shapes[:2], arguments)
 
 
-def _convolution(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
+def _convolution(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     """``convolution(input, weight, bias, stride, padding, dilation, transposed, …)``."""
     source, weight = shapes[:2] if len(shapes) > 1 else ((), ())
     if len(source) < 3 or len(source) != len(weight):
         return None
-    lists = [_value(one) for one in given.values[3:7]]
-    if len(lists) < 4 or not all(isinstance(one, list) and one for one in lists[:3]) or lists[3] is True:
+    lists = [_value(text) for text in arguments.values[3:7]]
+    if (
+        len(lists) < 4
+        or not all(isinstance(values, list) and values for values in lists[:3])
+        or lists[3] is True
+    ):
         return None
     sides = []
     for place, (side, window) in enumerate(zip(source[2:], weight[2:], strict=True)):
-        stride, padding, dilation = (one[min(place, len(one) - 1)] for one in lists[:3])
+        stride, padding, dilation = (values[min(place, len(values) - 1)] for values in lists[:3])
         if stride < 1:
             return None
         sides.append((side + 2 * padding - dilation * (window - 1) - 1) // stride + 1)
     return [(source[0], weight[0], *sides)]
 
 
-def _convolution_backward(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
+def _convolution_backward(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     """The gradients of the input and of the weight, as far as both are wanted."""
     if len(shapes) < 3:
         return None
-    wanted = _value(given.values[-1]) if given.values else None
+    wanted = _value(arguments.values[-1]) if arguments.values else None
     wanted = wanted[:2] if isinstance(wanted, list) and len(wanted) == 3 else [True, True]
-    return [shape for shape, one in zip(shapes[1:3], wanted, strict=True) if one] or None
+    return [shape for shape, is_wanted in zip(shapes[1:3], wanted, strict=True) if is_wanted] or None
 
 
-def _reduction(shapes: list[Shape], given: Arguments) -> list[Shape]:
-    """Over the dimensions that its second argument lists; over all of them where it lists none."""
+def _reduction(shapes: list[Shape], arguments: Arguments) -> list[Shape]:
+    """A reduction over the dimensions listed in the second argument, or over all."""
     whole = shapes[0]
-    listed = next((one for one in map(_value, given.values[1:3]) if one is not None), None)
+    listed = next((value for value in map(_value, arguments.values[1:3]) if value is not None), None)
     over = listed if isinstance(listed, list) else [listed] if type(listed) is int else []
-    gone = {one % len(whole) for one in over if type(one) is int and whole}
+    gone = {dimension % len(whole) for dimension in over if type(dimension) is int and whole}
     return [tuple(side for place, side in enumerate(whole) if place not in gone)] if gone else [()]
 
 
-def _scalar(shapes: list[Shape], given: Arguments) -> list[Shape]:
+def _scalar(shapes: list[Shape], arguments: Arguments) -> list[Shape]:
     return [()]
 
 
-def _looked_up(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
-    """Rows of the first, at the places that the second holds."""
+def _looked_up(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
+    """Rows of the first input at the indices in the second."""
     return [(*shapes[1], *shapes[0][1:])] if len(shapes) > 1 else None
 
 
-def _second(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
+def _second(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     return [shapes[1]] if len(shapes) > 1 else None
 
 
-def _selected(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
+def _selected(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     """``index_select(self, dim, index)``."""
-    at = _value(given.values[1]) if len(given.values) > 1 else None
+    at = _value(arguments.values[1]) if len(arguments.values) > 1 else None
     if type(at) is not int or len(shapes) < 2 or not -len(shapes[0]) <= at < len(shapes[0]):
         return None
     sides = list(shapes[0])
@@ -204,21 +208,21 @@ def _selected(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
     return [tuple(sides)]
 
 
-def _rows(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
+def _rows(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     """``embedding_dense_backward(gradient, indices, rows, …)``."""
-    count = _value(given.values[2]) if len(given.values) > 2 else None
+    count = _value(arguments.values[2]) if len(arguments.values) > 2 else None
     return [(count, shapes[0][-1])] if type(count) is int and shapes[0] else None
 
 
-def _with_mask(shapes: list[Shape], given: Arguments) -> list[Shape]:
+def _with_mask(shapes: list[Shape], arguments: Arguments) -> list[Shape]:
     return [shapes[0], (-(-math.prod(shapes[0]) // 4),)]  # a byte for each element
 
 
-def _attended(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
+def _attended(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     return [shapes[0]] if len(shapes) > 2 else None
 
 
-def _attended_backward(shapes: list[Shape], given: Arguments) -> list[Shape] | None:
+def _attended_backward(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     return list(shapes[1:4]) if len(shapes) > 3 else None
 
 

@@ -29,20 +29,20 @@ class Chain(NamedTuple):
 
 
 def chain(entry: Entry, backward: bool, size: int) -> Chain | None:
-    """What the call's shapes tell of it; None where they tell too little.
+    """Return the call's chain of steps by its shapes; None if they do not determine it.
 
     Input, weights and states come in, and their gradients, or the output and the states, go out.
     """
     if len(entry.inputs) < 3 or len(entry.outputs) < 2:
         return None
     data, weight, again = entry.inputs[:3]
-    made, state = entry.outputs[:2]
+    output, state = entry.outputs[:2]
     if len(weight) != 2 or len(again) != 2 or len(state) != 3 or not data or not math.prod((*data, *state)):
         return None
     layers, batch, hidden = state
     rows, units = again
     taken = weight[1]
-    both = made[-1] == 2 * hidden if not backward else entry.inputs[5:6] == (weight,) and layers % 2 == 0
+    both = output[-1] == 2 * hidden if not backward else entry.inputs[5:6] == (weight,) and layers % 2 == 0
     directions = 2 if both and layers % 2 == 0 else 1
     deep = layers // directions
     places = math.prod(data[:-1])
