@@ -137,14 +137,14 @@ class Statement(NamedTuple):
 
 def judge(estimate: Estimate, limiter: str) -> Statement:
     words = (
-        "almost certainly" if estimate.certainty >= SURE else "probably" if estimate.clear else "cannot tell"
+        "almost certainly" if estimate.sure >= SURE else "probably" if estimate.clear else "cannot tell"
     )
-    return Statement(estimate.limiter == limiter, words, estimate.certainty)
+    return Statement(estimate.limiter == limiter, words, estimate.sure)
 
 
 def row(case: Case) -> tuple[list[object], Statement]:
     """Return a row of the sheet, and the statement in it."""
-    print(f"{case.what}, {case.gpu} …", file=sys.stderr)
+    print(f"{case.label}, {case.gpu} …", file=sys.stderr)
     estimate = estimate_of(case)
     limiter = "device" if case.busy >= BUSY * case.step else "host"
     least, likely, most = (
@@ -152,7 +152,7 @@ def row(case: Case) -> tuple[list[object], Statement]:
     )
     statement = judge(estimate, limiter)
     cells: list[object] = [
-        case.what, estimate.gpu.removeprefix("NVIDIA "), f"{case.step:.0f}",
+        case.label, estimate.gpu.removeprefix("NVIDIA "), f"{case.step:.0f}",
         f"{likely:.0f} ({least:.0f}–{most:.0f})", f"{case.busy:.1f} ({case.busy / case.step:.0%})",
         f"{estimate.device / 1e6:.1f}", case.kernels or "–", round(estimate.launches), limiter,
         f"{statement.words} {estimate.limiter} ({statement.certainty:.0%})",

@@ -126,14 +126,14 @@ def estimate_of(case: Case) -> Estimate:
 def rows() -> list[list[object]]:
     table: list[list[object]] = []
     for case in CASES:
-        print(f"{case.what}, {case.gpu} …", file=sys.stderr)
+        print(f"{case.label}, {case.gpu} …", file=sys.stderr)
         estimate = estimate_of(case)
         least, likely, most = (
             time / 1e6 for time in (estimate.step.least, estimate.step.likely, estimate.step.most)
         )
         inside = "yes" if least <= case.published <= most else "no"
         table.append(
-            [case.what, estimate.gpu.removeprefix("NVIDIA "), f"{case.published:.0f}", f"{likely:.0f}",
+            [case.label, estimate.gpu.removeprefix("NVIDIA "), f"{case.published:.0f}", f"{likely:.0f}",
              f"{least:.0f}–{most:.0f}", f"{likely / case.published:.2f}", inside,
              1 + list(dict.fromkeys(each_case.source for each_case in CASES)).index(case.source)]
         )  # fmt: skip

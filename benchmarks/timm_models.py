@@ -225,7 +225,7 @@ def sheet_of(compared: Sequence[Comparison]) -> str:
         "Half 0 was fitted where a setting was.\n\n"
     )
     settings = list(dict.fromkeys(comparison.setting for comparison in compared))
-    heads = ["model", "side", "half", *(f"{_short(setting)}, {setting.told}" for setting in settings)]
+    heads = ["model", "side", "half", *(f"{_short(setting)}, {setting.label}" for setting in settings)]
     cells: defaultdict[Key, dict[Setting, str]] = defaultdict(dict)
     for comparison in compared:
         cells[comparison.key][comparison.setting] = (
@@ -241,7 +241,7 @@ def sheet_of(compared: Sequence[Comparison]) -> str:
 def _rows(compared: Sequence[Comparison]) -> Iterator[list[object]]:
     for setting in dict.fromkeys(comparison.setting for comparison in compared):
         yield _row(
-            [_short(setting), setting.told],
+            [_short(setting), setting.label],
             [comparison for comparison in compared if comparison.setting == setting],
         )
     yield _row(["all", ""], compared)
