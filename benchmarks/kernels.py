@@ -78,7 +78,7 @@ class LaunchWatch:
     def __init__(self) -> None:
         self.launched: set[str] = set()
         self.failed: dict[str, str] = {}
-        self._real = (launches.TritonLaunches._record, launches.TritonLaunches._unknown)
+        self._real = (launches.TritonLaunches._record, launches.TritonLaunches._note_unknown)
 
     def __enter__(self) -> LaunchWatch:
         record, unknown = self._real
@@ -92,11 +92,11 @@ class LaunchWatch:
             unknown(this, compiled, reason)
 
         launches.TritonLaunches._record = recorded  # type: ignore[method-assign]
-        launches.TritonLaunches._unknown = refused  # type: ignore[method-assign]
+        launches.TritonLaunches._note_unknown = refused  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        launches.TritonLaunches._record, launches.TritonLaunches._unknown = self._real  # type: ignore[method-assign]
+        launches.TritonLaunches._record, launches.TritonLaunches._note_unknown = self._real  # type: ignore[method-assign]
 
 
 def full_name(kernel: Any) -> str:

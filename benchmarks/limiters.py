@@ -136,9 +136,7 @@ class Statement(NamedTuple):
 
 
 def judge(estimate: Estimate, limiter: str) -> Statement:
-    words = (
-        "almost certainly" if estimate.sure >= SURE else "probably" if estimate.clear else "cannot tell"
-    )
+    words = "almost certainly" if estimate.sure >= SURE else "probably" if estimate.clear else "cannot tell"
     return Statement(estimate.limiter == limiter, words, estimate.sure)
 
 
