@@ -223,8 +223,8 @@ def _profiles(
         pairs,
         ranks,
         priced=wishes.prices and len(paths) <= MAX_PRICED_TRACES,
-        asked=questions,
-        drawn=_timeline_boxes(wishes, len(paths)),
+        requested=questions,
+        max_boxes=_timeline_boxes(wishes, len(paths)),
     )
     profiles, failures = read_profiles(
         paths, read_pair, quiet=wishes.quiet, jobs=wishes.jobs, where=wishes.where

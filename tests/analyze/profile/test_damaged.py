@@ -54,6 +54,6 @@ def _kinds() -> Iterator[str]:
 def test_no_contradiction_without_a_word(kind: str) -> None:
     damage, damaged = _loaded()
     whole, of_whole = _whole()
-    said, points, error = damaged.look(damage.damage_profile(whole, kind, 1), of_whole)
+    said, points, error = damaged.examine(damage.damage_profile(whole, kind, 1), of_whole)
     assert error == ""
-    assert said or points <= damaged.POINTS
+    assert said or points <= damaged.MAX_DIFFERENCE
