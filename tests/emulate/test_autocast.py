@@ -103,13 +103,13 @@ def header_policies() -> dict[str, set[str]]:
     if not header.exists():
         pytest.skip("this torch comes without its headers")
     text = header.read_text().replace("\\\n", " ")
-    found = {}
+    results = {}
     for macro in ("LOWER_PRECISION_FP", "FP32", "FP32_SET_OPT_DTYPE", "PROMOTE"):
         match = re.search(rf"#define AT_FORALL_{macro}\(_\)(.*)", text)
         assert match is not None
         entries = re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", match[1])
-        found[macro] = {f"{name}.{overload}" if overload else name for name, overload in entries}
-    return found
+        results[macro] = {f"{name}.{overload}" if overload else name for name, overload in entries}
+    return results
 
 
 def kernels() -> set[str]:
@@ -120,12 +120,12 @@ def kernels() -> set[str]:
 
 
 def test_the_table_is_the_headers() -> None:
-    known = kernels()
-    policies = {key: set(names.split()) & known for key, names in autocast_ops.POLICIES.items()}
+    available = kernels()
+    policies = {key: set(names.split()) & available for key, names in autocast_ops.POLICIES.items()}
     header = header_policies()
     # What only CUDA casts is registered beside the shared list (the last one since torch 2.14).
     header["LOWER_PRECISION_FP"] |= {"cudnn_convolution", "cudnn_convolution_transpose"}
-    header["FP32"] |= {"linalg_matrix_sqrth"} & known
+    header["FP32"] |= {"linalg_matrix_sqrth"} & available
     assert policies[autocast_ops.LOWER_PRECISION] == header["LOWER_PRECISION_FP"]
     assert policies[autocast_ops.FP32] == header["FP32"]
     assert policies[autocast_ops.FP32_SET_DTYPE] == header["FP32_SET_OPT_DTYPE"]
@@ -298,9 +298,9 @@ CUDA_ONLY: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", CUDA_ONLY)
 def test_operators_the_cpu_lacks_get_cast_arguments(table: Table, name: str) -> None:
-    with Seen(answer=True) as seen, torch.no_grad(), torch.autocast("cuda"):
+    with Seen(answer=True) as recorder, torch.no_grad(), torch.autocast("cuda"):
         CUDA_ONLY[name]()
-    assert set(dict(seen.calls)[f"aten::{name}"]) == {HALF}
+    assert set(dict(recorder.calls)[f"aten::{name}"]) == {HALF}
 
 
 def test_binary_cross_entropy_is_refused_in_torchs_words(table: Table) -> None:
@@ -383,31 +383,31 @@ def test_host_tensors_are_not_cast(table: Table) -> None:
 
 
 def test_cpu_autocast_works_beside_cudas(table: Table) -> None:
-    here, there = table.host(torch.rand(4, 4)), torch.rand(4, 4)
+    here, on_device = table.host(torch.rand(4, 4)), torch.rand(4, 4)
     with torch.autocast("cpu"):
         assert (here @ here).dtype is BF16
         with torch.autocast("cuda", dtype=HALF):
             assert (here @ here).dtype is BF16
-            assert (there @ there).dtype is HALF
-            assert there.half().exp().dtype is FLOAT
+            assert (on_device @ on_device).dtype is HALF
+            assert on_device.half().exp().dtype is FLOAT
         assert (here @ here).dtype is BF16
     assert (here @ here).dtype is FLOAT
 
 
 @pytest.mark.skipif(not hasattr(torch.library.Library, "fallback"), reason="needs torch 2.5")
 def test_cpu_autocast_leaves_the_devices_tensors_alone(table: Table) -> None:
-    here, there = table.host(torch.rand(4, 4)), torch.rand(4, 4)
+    here, on_device = table.host(torch.rand(4, 4)), torch.rand(4, 4)
     with torch.autocast("cpu"):
-        assert (there @ there).dtype is FLOAT
-        assert F.linear(there, there).dtype is FLOAT
-        assert torch.fft.fft(there.half().float()).dtype is torch.complex64
+        assert (on_device @ on_device).dtype is FLOAT
+        assert F.linear(on_device, on_device).dtype is FLOAT
+        assert torch.fft.fft(on_device.half().float()).dtype is torch.complex64
         assert (here @ here).dtype is BF16
         with torch.autocast("cpu", enabled=False):
             assert (here @ here).dtype is FLOAT
         assert F.linear(here, here).dtype is BF16
     with torch.autocast("cpu"), torch.inference_mode():
-        assert (there @ there).dtype is FLOAT
-    assert torch.equal(there + 0, there)
+        assert (on_device @ on_device).dtype is FLOAT
+    assert torch.equal(on_device + 0, on_device)
 
 
 # -- state ---------------------------------------------------------------------------------------------
@@ -469,20 +469,20 @@ def test_old_names(table: Table) -> None:
 
 
 def test_a_new_thread_starts_without(table: Table) -> None:
-    found: list[Any] = []
+    results: list[Any] = []
 
     def work() -> None:
-        found.append(product())
+        results.append(product())
         with torch.autocast("cuda"):
-            found.append(product())
-        found.append(product())
+            results.append(product())
+        results.append(product())
 
     with torch.autocast("cuda"):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
         assert product() is HALF
-    assert found == [FLOAT, HALF, FLOAT]
+    assert results == [FLOAT, HALF, FLOAT]
 
 
 @pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode, torch.enable_grad])
@@ -499,35 +499,35 @@ def test_gradient_modes(table: Table, guard: Any) -> None:
 # -- the cache of weights ------------------------------------------------------------------------------
 
 
-def casts(seen: Seen) -> int:
-    return seen.names().count("aten::_to_copy")
+def casts(recorder: Seen) -> int:
+    return recorder.names().count("aten::_to_copy")
 
 
 def test_weights_are_cast_once_per_region(table: Table) -> None:
     layer, x = torch.nn.Linear(3, 3), torch.rand(2, 3).half()
-    with Seen() as seen:
+    with Seen() as recorder:
         with torch.autocast("cuda"):
             layer(x)
             layer(x)
             with torch.autocast("cuda"):
                 layer(x)
             layer(x)
-        assert casts(seen) == 2
+        assert casts(recorder) == 2
         with torch.autocast("cuda"):
             layer(x)
-        assert casts(seen) == 4
+        assert casts(recorder) == 4
         with torch.autocast("cuda", cache_enabled=False):
             layer(x)
             layer(x)
-        assert casts(seen) == 8
+        assert casts(recorder) == 8
 
 
 def test_only_leaves_that_need_gradients_are_cached(table: Table) -> None:
     x, weight = torch.rand(2, 3).half(), torch.rand(3, 3)
-    with Seen() as seen, torch.autocast("cuda"):
+    with Seen() as recorder, torch.autocast("cuda"):
         F.linear(x, weight)
         F.linear(x, weight)
-    assert casts(seen) == 2
+    assert casts(recorder) == 2
 
 
 def test_a_reused_address_is_not_mistaken_for_a_weight(table: Table) -> None:
@@ -549,13 +549,18 @@ def test_the_cache_behaves_as_torchs_own(table: Table, first: Any, second: Any) 
         weight = place(torch.rand(3, 3, requires_grad=True))
         x = place(torch.rand(2, 3)).bfloat16()
         place(x)
-        with Seen() as seen, torch.autocast(device, dtype=BF16):
+        with Seen() as recorder, torch.autocast(device, dtype=BF16):
             with first():
                 x @ weight
                 x @ weight
             with second():
                 out = x @ weight
-        return [out, out.requires_grad, seen.names().count("aten::_to_copy"), seen.names().count("aten::to")]
+        return [
+            out,
+            out.requires_grad,
+            recorder.names().count("aten::_to_copy"),
+            recorder.names().count("aten::to"),
+        ]
 
     ours, reference = run("cuda", lambda t: t), run("cpu", table.host)
     assert torch.equal(ours[0], reference[0])
@@ -607,39 +612,39 @@ def test_modes_see_the_casts_and_nothing_twice(table: Table) -> None:
 
     weight = torch.rand(3, 3, requires_grad=True)
     x = torch.rand(2, 3)
-    with Functions() as functions, Seen() as seen, torch.autocast("cuda"):
+    with Functions() as functions, Seen() as recorder, torch.autocast("cuda"):
         out = F.linear(x, weight)
     assert out.dtype is HALF
     assert functions.names == ["linear"]
-    assert casts(seen) == 2
-    assert dict(seen.calls)["aten::mm"] == (HALF, HALF)
+    assert casts(recorder) == 2
+    assert dict(recorder.calls)["aten::mm"] == (HALF, HALF)
 
 
 def test_a_composite_operator_is_cast_once(table: Table) -> None:
     """`cdist` runs in float32, its inner matrix product too, although products are of lower precision."""
     x = torch.rand(30, 3).half()
-    with Seen() as seen, torch.autocast("cuda"):
+    with Seen() as recorder, torch.autocast("cuda"):
         out = torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist")
     assert torch.equal(out, torch.cdist(x.float(), x.float(), compute_mode="use_mm_for_euclid_dist"))
-    assert dict(seen.calls)["aten::_euclidean_dist"] == (FLOAT, FLOAT)
+    assert dict(recorder.calls)["aten::_euclidean_dist"] == (FLOAT, FLOAT)
 
 
 def test_custom_functions(table: Table, looks_like_cuda: None) -> None:
-    found: list[Any] = []
+    results: list[Any] = []
 
     class Product(torch.autograd.Function):
         @staticmethod
         @torch.amp.custom_fwd(device_type="cuda")
         def forward(ctx: Any, a: Any, b: Any) -> Any:
             ctx.save_for_backward(a, b)
-            found.append(("forward", torch.is_autocast_enabled("cuda")))
+            results.append(("forward", torch.is_autocast_enabled("cuda")))
             return a.mm(b)
 
         @staticmethod
         @torch.amp.custom_bwd(device_type="cuda")
         def backward(ctx: Any, grad: Any) -> Any:
             a, b = ctx.saved_tensors
-            found.append(("backward", torch.is_autocast_enabled("cuda"), grad.mm(b.t()).dtype))
+            results.append(("backward", torch.is_autocast_enabled("cuda"), grad.mm(b.t()).dtype))
             return grad.mm(b.t()), a.t().mm(grad)
 
     a, b = torch.rand(3, 3, requires_grad=True), torch.rand(3, 3, requires_grad=True)
@@ -647,7 +652,7 @@ def test_custom_functions(table: Table, looks_like_cuda: None) -> None:
         out = Product.apply(a, b)
     assert out.dtype is HALF
     out.sum().backward()
-    assert found == [("forward", True), ("backward", True, HALF)]
+    assert results == [("forward", True), ("backward", True, HALF)]
     assert a.grad.dtype is FLOAT
 
 
@@ -681,17 +686,17 @@ def test_checkpoint_recomputes_under_the_same_autocast(
     from torch.utils.checkpoint import checkpoint
 
     layer = torch.nn.Linear(3, 3)
-    found = []
+    results = []
 
     def block(x: Any) -> Any:
-        found.append(product())
+        results.append(product())
         return layer(x)
 
     x = torch.rand(2, 3, requires_grad=True)
     with torch.autocast("cuda", dtype=BF16):
         out = checkpoint(block, x, use_reentrant=reentrant, preserve_rng_state=False)
     out.float().sum().backward()
-    assert found == [BF16, BF16]
+    assert results == [BF16, BF16]
     assert layer.weight.grad.dtype is FLOAT
 
 
@@ -715,10 +720,10 @@ def test_custom_operators_with_an_autocast_rule(table: Table, looks_like_cuda: N
 def test_float32_inside_and_the_callers_dtype_outside(table: Table) -> None:
     """The policy of torchvision's C++ operators, on an operator made for the test."""
     with torch.library._scoped_library("gapless_test", "FRAGMENT") as library:
-        found = []
+        results = []
 
         def pool(x: Any, boxes: Any) -> Any:
-            found.append((x.dtype, boxes.dtype))
+            results.append((x.dtype, boxes.dtype))
             return x + 1, torch.zeros(1, dtype=torch.int32)
 
         library.define("pool(Tensor x, Tensor boxes) -> (Tensor, Tensor)")
@@ -728,7 +733,7 @@ def test_float32_inside_and_the_callers_dtype_outside(table: Table) -> None:
         library.impl("pool", autocast_kernels.below_autocast(body, caster), "AutocastCUDA")
         with torch.autocast("cuda"):
             out = torch.ops.gapless_test.pool(torch.rand(3).half(), torch.rand(3))
-        assert found == [(FLOAT, FLOAT)]
+        assert results == [(FLOAT, FLOAT)]
         assert {part.dtype for part in out} == {HALF}
 
 

@@ -47,9 +47,9 @@ def patches() -> Iterator[Patches]:
 
 @pytest.fixture
 def notes(patches: Patches) -> list[str]:
-    found: list[str] = []
-    compilers.install(found.append, patches)
-    return found
+    remarks: list[str] = []
+    compilers.install(remarks.append, patches)
+    return remarks
 
 
 @pytest.fixture
@@ -458,9 +458,9 @@ def test_what_is_kept_has_its_values_and_changes_with_nothing(patches: Patches) 
     x = torch.arange(4)
     torch.compile(lambda batch: batch["x"][0] + 1)({"x": [x, x]})
     x.zero_()
-    (made,) = map(Rebuilder(lambda tensor, index: None, values=True), calls.kept[0].args)
-    assert made["x"][0].tolist() == [0, 1, 2, 3]
-    assert made["x"][0] is made["x"][1]
+    (result,) = map(Rebuilder(lambda tensor, index: None, values=True), calls.kept[0].args)
+    assert result["x"][0].tolist() == [0, 1, 2, 3]
+    assert result["x"][0] is result["x"][1]
 
 
 class Counted:
@@ -485,12 +485,12 @@ def test_an_object_that_is_kept_is_none_that_the_script_made(patches: Patches) -
 
     calls = recorded(patches)
     counted = Counted(torch.arange(3))
-    torch.compile(lambda given: given[0].x + 1)([counted])
-    ((made,),) = map(Rebuilder(lambda tensor, index: None, values=True), calls.kept[0].args)
-    assert isinstance(made, Counted)
-    assert (type(made).__name__, made.slot, made.x.tolist()) == ("Counted", "slot", [0, 1, 2])
-    assert made is not counted
-    del made
+    torch.compile(lambda data: data[0].x + 1)([counted])
+    ((result,),) = map(Rebuilder(lambda tensor, index: None, values=True), calls.kept[0].args)
+    assert isinstance(result, Counted)
+    assert (type(result).__name__, result.slot, result.x.tolist()) == ("Counted", "slot", [0, 1, 2])
+    assert result is not counted
+    del result
     calls.kept.clear()
     gc.collect()
     assert (Counted.begun, Counted.ended) == (1, 0)

@@ -27,8 +27,8 @@ ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 4e-3, torc
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    with Emulator("a100") as one:
-        yield one
+    with Emulator("a100") as running:
+        yield running
 
 
 class Operators(TorchDispatchMode):
@@ -44,39 +44,42 @@ class Operators(TorchDispatchMode):
 
 
 def operators(call: Callable[[], Any]) -> list[str]:
-    with Operators() as seen:
+    with Operators() as observed:
         call()
-    return [name for name in seen.names if name not in ("detach", "empty.memory_format")]
+    return [name for name in observed.names if name not in ("detach", "empty.memory_format")]
 
 
 def kept(call: Callable[[], Tensor]) -> list[tuple[torch.dtype, int]]:
     """Types and numbers of elements of the tensors that are kept for backward."""
-    found: list[tuple[torch.dtype, int]] = []
+    results: list[tuple[torch.dtype, int]] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        found.append((tensor.dtype, tensor.numel()))
+        results.append((tensor.dtype, tensor.numel()))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         call()
-    return found
+    return results
 
 
 def results(call: Callable[..., Tensor], tensors: list[Tensor]) -> list[Tensor]:
     """The result of `call` and its gradients, on the host in float64."""
-    leaves = [one.detach().clone().requires_grad_() for one in tensors]
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     out = call(*leaves)
     weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape).to(out)
-    return [one.detach().double().cpu() for one in (out, *torch.autograd.grad((out * weights).sum(), leaves))]
+    return [
+        tensor.detach().double().cpu()
+        for tensor in (out, *torch.autograd.grad((out * weights).sum(), leaves))
+    ]
 
 
 def assert_agree(call: Callable[..., Tensor], tensors: list[Tensor], dtype: torch.dtype) -> None:
     """On the device as on the host in float64, up to the rounding of `dtype`."""
-    rounded = [one.to(dtype) for one in tensors]
-    expected = results(call, [one.double() for one in rounded])
-    for made, wanted in zip(results(call, [one.cuda() for one in rounded]), expected, strict=True):
+    rounded = [tensor.to(dtype) for tensor in tensors]
+    expected = results(call, [tensor.double() for tensor in rounded])
+    for result, wanted in zip(results(call, [tensor.cuda() for tensor in rounded]), expected, strict=True):
         largest = max(1.0, float(wanted.abs().max()))
-        torch.testing.assert_close(made, wanted, atol=ROUNDING[dtype] * largest, rtol=0)
+        torch.testing.assert_close(result, wanted, atol=ROUNDING[dtype] * largest, rtol=0)
 
 
 # -- RMS normalization -----------------------------------------------------------------------------------
@@ -289,8 +292,8 @@ def test_batch_norm_updates_running_statistics(emulator: Emulator, dtype: torch.
     on_host(x.to(dtype).float())
     on_device(x.to("cuda", dtype))
     for name in ("running_mean", "running_var"):
-        made, wanted = getattr(on_device, name).cpu().float(), getattr(on_host, name)
-        torch.testing.assert_close(made, wanted, atol=ROUNDING[dtype], rtol=ROUNDING[dtype])
+        result, wanted = getattr(on_device, name).cpu().float(), getattr(on_host, name)
+        torch.testing.assert_close(result, wanted, atol=ROUNDING[dtype], rtol=ROUNDING[dtype])
 
 
 def test_images_are_sampled_by_cudnn_in_its_one_way(emulator: Emulator) -> None:
@@ -347,10 +350,8 @@ def test_embedding_bags(emulator: Emulator, mode: str, include_last: bool) -> No
     offsets = torch.tensor([0, 2, 2, 6] if include_last else [0, 2, 2])
 
     def look_up(weight: Tensor) -> Tensor:
-        given = (indices.cuda(), offsets.cuda()) if weight.is_cuda else (indices, offsets)
-        return functional.embedding_bag(
-            given[0], weight, given[1], mode=mode, include_last_offset=include_last
-        )
+        data = (indices.cuda(), offsets.cuda()) if weight.is_cuda else (indices, offsets)
+        return functional.embedding_bag(data[0], weight, data[1], mode=mode, include_last_offset=include_last)
 
     assert_agree(look_up, [torch.randn(8, 3)], torch.float32)
     weight = torch.randn(8, 3, device="cuda", requires_grad=True)
@@ -363,8 +364,8 @@ def test_embedding_bags(emulator: Emulator, mode: str, include_last: bool) -> No
 def test_every_overload_of_ones_own_has_a_kernel() -> None:
     from gapless.emulation.dispatch.composites import PARTS, overload
 
-    there = [name for name in kernels.REPLACED if has_any_kernel(f"aten::{name}")]
-    assert len(there) > 12  # not all versions of torch have all of them
-    for name in there:
+    on_device = [name for name in kernels.REPLACED if has_any_kernel(f"aten::{name}")]
+    assert len(on_device) > 12  # not all versions of torch have all of them
+    for name in on_device:
         assert kernels.find_kernel(overload(name))[0] == "kernel"
     assert sum(has_any_kernel(f"aten::{name}") for name in PARTS) >= len(PARTS) - 1

@@ -56,25 +56,25 @@ def test_gradients_go_through_control_flow_on_the_device(function: Callable[[Ten
         scanned: lambda y: (y.cumsum(0) - y) * y,
     }[function]
     with gapless.emulate():
-        made, gradient = result(function, x, "cuda")
+        output, gradient = result(function, x, "cuda")
     expected, expected_gradient = result(plain, x, "cpu")
-    torch.testing.assert_close(made, expected)
+    torch.testing.assert_close(output, expected)
     torch.testing.assert_close(gradient, expected_gradient)
 
 
 @pytest.mark.parametrize(("function", "waits"), [(chosen, 1), (repeated, 5), (mapped, 0)])
 def test_control_flow_waits_as_often_as_it_asks(function: Callable[[Tensor], Tensor], waits: int) -> None:
     # A loop of three rounds asks four times, and torch's own asks for the first answer twice.
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         x = torch.randn(4, 8, device="cuda", requires_grad=True)
-        before = sum(one.waits for one in seen.session.events)
+        before = sum(event.waits for event in emulation.session.events)
         function(x)
-        assert sum(one.waits for one in seen.session.events) - before == waits
+        assert sum(event.waits for event in emulation.session.events) - before == waits
 
 
 def test_a_loop_that_asks_at_two_lines_of_torch_is_one_finding() -> None:
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         repeated(torch.randn(4, 8, device="cuda"))
-    (found,) = (one for one in report(seen.session).findings if one.code == "GAP149")
-    assert found.frequency.total == 5
-    assert "while_loop.py (while_loop_dense): `while_loop` reads its condition" in found.remedy
+    (finding,) = (item for item in report(emulation.session).findings if item.code == "GAP149")
+    assert finding.frequency.total == 5
+    assert "while_loop.py (while_loop_dense): `while_loop` reads its condition" in finding.remedy

@@ -151,13 +151,13 @@ def test_an_ordinal_that_does_not_exist_fails_as_cuda_fails(
 
 
 def test_device_contexts(device: FakeDevice) -> None:
-    seen = []
+    observed = []
     with torch.cuda.device(1):
-        seen.append(torch.cuda.current_device())
+        observed.append(torch.cuda.current_device())
         with torch.cuda.device(None), torch.accelerator.device_index(0):
-            seen.append(torch.accelerator.current_device_index())
-        seen.append(torch.cuda.current_device())
-    assert [*seen, torch.cuda.current_device()] == [1, 0, 1, 0]
+            observed.append(torch.accelerator.current_device_index())
+        observed.append(torch.cuda.current_device())
+    assert [*observed, torch.cuda.current_device()] == [1, 0, 1, 0]
     torch.accelerator.set_device_index("cuda:1")
     assert torch.cuda.current_device() == 1
     with pytest.raises(AssertionError, match="Invalid device id"):

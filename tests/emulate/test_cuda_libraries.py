@@ -103,8 +103,8 @@ def test_copies_among_devices(device: FakeDevice) -> None:
         assert torch.cuda.comm.gather(out, out=whole).tolist() == source.tolist()
         torch.cuda.comm.broadcast(source, out=[whole.zero_()])
         assert whole.tolist() == source.tolist()
-        ((one, two), _) = torch.cuda.comm.broadcast_coalesced([source, source], devices=[0, 1])
-        assert device.device_of(one) == device.device_of(two) == 0
+        ((tensor, two), _) = torch.cuda.comm.broadcast_coalesced([source, source], devices=[0, 1])
+        assert device.device_of(tensor) == device.device_of(two) == 0
 
 
 def test_backends(device: FakeDevice) -> None:
@@ -174,10 +174,10 @@ def test_torch_tensor_is_of_the_default_type() -> None:
         try:
             torch.set_default_tensor_type("torch.cuda.FloatTensor")
             before = emulator.recorder.total
-            made = torch.Tensor([1e10])
+            result = torch.Tensor([1e10])
             assert emulator.recorder.total == before + 1
-            assert made.is_cuda
-            assert torch.cat([made, torch.ones(2)]).is_cuda
+            assert result.is_cuda
+            assert torch.cat([result, torch.ones(2)]).is_cuda
             assert torch.Tensor(2, 3).is_cuda
             assert torch.nn.Linear(2, 2).weight.is_cuda
             assert not torch.FloatTensor([1.0]).is_cuda

@@ -50,11 +50,11 @@ def test_what_it_only_assigns_to_is_zeros_and_the_rest_stays(emulator: Emulator)
     args = arguments()
     scale()((1, 1, 1), (256, 1, 1), args)
     waits = emulator.recorder.total
-    assert [one.tolist()[0] for one in args[:5]] == [1.0, 2.0, 0.0, 4.0, 5.0]
+    assert [tensor.tolist()[0] for tensor in args[:5]] == [1.0, 2.0, 0.0, 4.0, 5.0]
     programme = emulator.recorder.programme
     assert programme is not None
-    launches = [one for one in programme.entries_since(0) if one.name == "cuda::scale"]
-    assert [(one.reads, one.writes) for one in launches] == [(5 * 32, 3 * 32)]
+    launches = [entry for entry in programme.entries_since(0) if entry.name == "cuda::scale"]
+    assert [(entry.reads, entry.writes) for entry in launches] == [(5 * 32, 3 * 32)]
     assert not waits
     assert any("the CUDA kernel scale was launched but not run" in note for note in emulator.session().notes)
 
@@ -65,7 +65,7 @@ def test_without_values_what_it_writes_is_not_known() -> None:
         scale()(args=args)
         values = emulator.core.values
         assert values is not None
-        assert [values.lacks([one]) for one in args[:5]] == [False, False, True, True, True]
+        assert [values.lacks([tensor]) for tensor in args[:5]] == [False, False, True, True, True]
 
 
 def test_a_stand_in_computes_it(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,10 +47,10 @@ WAITS: dict[str, tuple[Callable[[], Any], tuple[str, str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("what", WAITS)
-def test_what_waits(device: FakeDevice, what: str) -> None:
+@pytest.mark.parametrize("operation", WAITS)
+def test_what_waits(device: FakeDevice, operation: str) -> None:
     torch.cuda.init()
-    call, wait = WAITS[what]
+    call, wait = WAITS[operation]
     call()
     assert device.waited() == [wait]
 
@@ -108,25 +108,25 @@ def test_streams(device: FakeDevice) -> None:
 
 
 def test_stream_contexts(device: FakeDevice) -> None:
-    here, there = torch.cuda.Stream(), torch.cuda.Stream(device="cuda:1")
+    here, on_device = torch.cuda.Stream(), torch.cuda.Stream(device="cuda:1")
     with torch.cuda.stream(here):
         assert torch.cuda.current_stream() == here
-        with torch.cuda.stream(there):
-            assert (torch.cuda.current_device(), torch.cuda.current_stream()) == (1, there)
-        with torch.cuda.stream(None), there:
-            assert torch.accelerator.current_stream() == there
+        with torch.cuda.stream(on_device):
+            assert (torch.cuda.current_device(), torch.cuda.current_stream()) == (1, on_device)
+        with torch.cuda.stream(None), on_device:
+            assert torch.accelerator.current_stream() == on_device
         assert (torch.cuda.current_device(), torch.cuda.current_stream()) == (0, here)
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1)
 
 
 def test_the_current_stream_belongs_to_a_thread(device: FakeDevice) -> None:
-    seen = []
+    observed = []
     with torch.cuda.stream(torch.cuda.Stream()):
-        thread = threading.Thread(target=lambda: seen.append(torch.cuda.current_stream()))
+        thread = threading.Thread(target=lambda: observed.append(torch.cuda.current_stream()))
         thread.start()
         thread.join()
-    assert seen == [torch.cuda.default_stream()]
+    assert observed == [torch.cuda.default_stream()]
 
 
 def test_generic_streams_and_events(device: FakeDevice) -> None:

@@ -66,10 +66,10 @@ MADE: dict[str, Callable[[], torch.Tensor]] = {
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
 def test_factories(name: str) -> None:
-    made = MADE[name]()
-    assert made.device == FIRST
-    assert made.is_cuda
-    assert not made.is_cpu
+    result = MADE[name]()
+    assert result.device == FIRST
+    assert result.is_cuda
+    assert not result.is_cpu
 
 
 def test_a_factory_without_a_device_is_on_the_host() -> None:
@@ -79,21 +79,21 @@ def test_a_factory_without_a_device_is_on_the_host() -> None:
 
 
 def test_like_and_new_follow_their_tensor() -> None:
-    there = torch.zeros(2, device="cuda:1")
-    for made in (
-        torch.ones_like(there),
-        torch.rand_like(there),
-        torch.empty_like(there),
-        there.new_zeros(3),
-        there.new_empty(3),
-        there.new_full((2,), 1.0),
-        there.new_tensor([1.0]),
-        there.new([1.0]),
-        there.clone(),
+    on_device = torch.zeros(2, device="cuda:1")
+    for result in (
+        torch.ones_like(on_device),
+        torch.rand_like(on_device),
+        torch.empty_like(on_device),
+        on_device.new_zeros(3),
+        on_device.new_empty(3),
+        on_device.new_full((2,), 1.0),
+        on_device.new_tensor([1.0]),
+        on_device.new([1.0]),
+        on_device.clone(),
     ):
-        assert made.device == SECOND
-    assert torch.zeros_like(there, device="cpu").device == HOST
-    assert there.new_zeros(2, device="cuda:0").device == FIRST
+        assert result.device == SECOND
+    assert torch.zeros_like(on_device, device="cpu").device == HOST
+    assert on_device.new_zeros(2, device="cuda:0").device == FIRST
 
 
 def test_default_device_and_device_context() -> None:
@@ -152,12 +152,12 @@ def test_meta_modules_get_memory_on_the_device() -> None:
 
 
 def test_copies_keep_their_place() -> None:
-    there = torch.randn(3, device="cuda:1")
+    on_device = torch.randn(3, device="cuda:1")
     model = torch.nn.Linear(2, 2).to("cuda:1")
-    assert copy.copy(there).device == SECOND
-    assert copy.deepcopy(there).device == SECOND
+    assert copy.copy(on_device).device == SECOND
+    assert copy.deepcopy(on_device).device == SECOND
     assert copy.deepcopy(model).weight.device == SECOND
-    assert pickle.loads(pickle.dumps(there)).device == SECOND
+    assert pickle.loads(pickle.dumps(on_device)).device == SECOND
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_data_grad_and_swap() -> None:
         RuntimeError, match="attempting to assign a gradient with device type 'cpu' to a tensor"
     ):
         weight.grad = torch.zeros(3)
-    here, there = torch.zeros(2), torch.ones(2, device="cuda")
-    torch.utils.swap_tensors(here, there)
-    assert (here.device, there.device) == (FIRST, HOST)
+    here, on_device = torch.zeros(2), torch.ones(2, device="cuda")
+    torch.utils.swap_tensors(here, on_device)
+    assert (here.device, on_device.device) == (FIRST, HOST)
 
 
 def test_storages() -> None:
-    there = torch.arange(4.0, device="cuda")
-    storage = there.untyped_storage()
+    on_device = torch.arange(4.0, device="cuda")
+    storage = on_device.untyped_storage()
     assert (storage.device, storage.is_cuda) == (FIRST, True)
     assert storage.cpu().device == HOST
     assert storage.clone().device == FIRST

@@ -39,9 +39,9 @@ class Library:
 
 @pytest.fixture
 def library() -> Iterator[Library]:
-    made = Library()
-    yield made
-    made.close()
+    result = Library()
+    yield result
+    result.close()
 
 
 def test_results_have_the_shapes_of_the_rule(library: Library) -> None:
@@ -49,7 +49,7 @@ def test_results_have_the_shapes_of_the_rule(library: Library) -> None:
     torch.library.register_fake(
         name, lambda x, n: (x.new_empty(x.shape[0], n), torch.empty(n, dtype=torch.int32, device=x.device))
     )
-    with gapless.emulate(devices=2) as seen:
+    with gapless.emulate(devices=2) as observed:
         x = torch.ones(3, 4, device="cuda:1", dtype=torch.bfloat16)
         for _ in range(2):
             a, b = library.op("scan")(x, 7)
@@ -58,10 +58,10 @@ def test_results_have_the_shapes_of_the_rule(library: Library) -> None:
         assert not a.any()
         assert not b.any()
         (a.sum() * x.sum()).item()  # what follows runs
-    notes = [note for note in seen.session.notes if name in note]
+    notes = [note for note in observed.session.notes if name in note]
     assert len(notes) == 1
     assert "right shapes but are zeros" in notes[0]
-    assert seen.session.unknown == (name,)
+    assert observed.session.unknown == (name,)
 
 
 def test_what_it_writes_becomes_zeros(library: Library) -> None:
@@ -83,15 +83,15 @@ def test_what_it_writes_becomes_zeros(library: Library) -> None:
 def test_gradients_flow_by_its_own_formula(library: Library) -> None:
     name = library.define("double(Tensor x) -> Tensor")
     back = library.define("double_back(Tensor g) -> Tensor")
-    for one in (name, back):
-        torch.library.register_fake(one, torch.empty_like)
+    for operator in (name, back):
+        torch.library.register_fake(operator, torch.empty_like)
     torch.library.register_autograd(name, lambda ctx, g: library.op("double_back")(g))
-    with gapless.emulate() as seen:
+    with gapless.emulate() as observed:
         x = torch.ones(3, device="cuda", requires_grad=True)
         library.op("double")(x).sum().backward()
         assert x.grad is not None
         assert x.grad.is_cuda
-    assert seen.session.unknown == (name, back)
+    assert observed.session.unknown == (name, back)
 
 
 def test_one_with_nothing_is_refused_and_named(library: Library) -> None:
@@ -124,11 +124,11 @@ def test_a_python_kernel_for_cuda_runs_and_falls_back_to_the_rule(library: Libra
     other = library.define("third(Tensor x) -> Tensor")
     torch.library.register_fake(other, torch.empty_like)
     library.kernel("third", lambda x: x.__dlpack__(), "CUDA")
-    with gapless.emulate() as seen:
+    with gapless.emulate() as observed:
         x = torch.ones(3, device="cuda")
         assert library.op("half")(x).tolist() == [0.5] * 3
         assert library.op("third")(x).tolist() == [0.0] * 3
-    assert seen.session.unknown == (other,)
+    assert observed.session.unknown == (other,)
 
 
 def test_on_the_host_nothing_changes(library: Library) -> None:
@@ -145,14 +145,14 @@ def test_a_user_gives_a_kernel_and_its_waits(library: Library) -> None:
     def pick(x: torch.Tensor) -> torch.Tensor:
         return torch.zeros(1, device=x.device) + x[x > 0].sum().item()
 
-    with gapless.emulate() as seen:
+    with gapless.emulate() as observed:
         x = torch.tensor([1.0, -1.0, 2.0], device="cuda")
-        before = seen.waits
+        before = observed.waits
         out = library.op("pick")(x)
-        assert seen.waits - before == 2  # what waits inside does not count
+        assert observed.waits - before == 2  # what waits inside does not count
         assert out.is_cuda
         assert out.item() == 3
-    assert seen.session.unknown == ()
+    assert observed.session.unknown == ()
 
 
 @pytest.mark.parametrize("name", ["pick", "::pick", "lib::", ".pick"])

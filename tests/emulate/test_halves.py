@@ -41,18 +41,18 @@ def slow_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_values_and_gradients_are_those_of_float32_rounded(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     data = [torch.randn(8, 8, 8).to(dtype) for _ in range(2)]
-    wide = [one.float().requires_grad_() for one in data]
+    wide = [tensor.float().requires_grad_() for tensor in data]
     expected = CALLS[name](*wide)
     expected.sum().backward()
     with gapless.emulate() as emulation:
-        inputs = [one.cuda().requires_grad_() for one in data]
+        inputs = [tensor.cuda().requires_grad_() for tensor in data]
         out = CALLS[name](*inputs)
         out.sum().backward()
         assert out.dtype is dtype
         assert out.device == inputs[0].grad.device == torch.device("cuda", 0)
-        found = [out.detach().cpu(), *(one.grad.cpu() for one in inputs)]
+        results = [out.detach().cpu(), *(tensor.grad.cpu() for tensor in inputs)]
     one_rounding = {"rtol": 1e-3, "atol": 1e-3} if dtype is torch.float16 else {"rtol": 1e-2, "atol": 1e-2}
-    for value, reference in zip(found, (expected.detach(), *(one.grad for one in wide)), strict=True):
+    for value, reference in zip(results, (expected.detach(), *(tensor.grad for tensor in wide)), strict=True):
         assert value.dtype is dtype
         # What one operator leaves rounded, the next one takes up: a few roundings for a chain of them.
         torch.testing.assert_close(value.float(), reference, rtol=4 * one_rounding["rtol"], atol=8e-2)
@@ -62,8 +62,8 @@ def test_values_and_gradients_are_those_of_float32_rounded(name: str, dtype: tor
 def test_one_product_is_rounded_once() -> None:
     a, b = (torch.randn(16, 16).half() for _ in range(2))
     with gapless.emulate():
-        found = (a.cuda() @ b.cuda()).cpu()
-    assert torch.equal(found, (a.float() @ b.float()).half())
+        results = (a.cuda() @ b.cuda()).cpu()
+    assert torch.equal(results, (a.float() @ b.float()).half())
 
 
 def test_what_writes_into_a_tensor_does_so() -> None:

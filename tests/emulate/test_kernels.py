@@ -20,8 +20,8 @@ sdpa = nn.functional.scaled_dot_product_attention
 
 @pytest.fixture
 def emulator():
-    with Emulator("a100") as one:
-        yield one
+    with Emulator("a100") as running:
+        yield running
 
 
 def parts(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -31,25 +31,27 @@ def parts(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[
 
 def plainly(query, key, value, bias=None, causal=False, scale=None):
     """Attention by its formula, in the widest numbers."""
-    query, key, value = (one.double() for one in (query, key, value))
+    query, key, value = (tensor.double() for tensor in (query, key, value))
     scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if causal:
         rows, columns = scores.shape[-2:]
-        seen = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).tril()
-        scores = scores.masked_fill(~seen, float("-inf"))
+        visible = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~visible, float("-inf"))
     if bias is not None:
         scores = scores + bias
     return scores.softmax(-1) @ value
 
 
 def assert_agree(
-    made: torch.Tensor, expected: torch.Tensor, inputs: list[torch.Tensor], atol: float = 1e-4
+    result: torch.Tensor, expected: torch.Tensor, inputs: list[torch.Tensor], atol: float = 1e-4
 ) -> None:
-    weights = torch.linspace(-1, 1, made.numel(), device="cuda").view_as(made)
-    found = torch.autograd.grad((made.float() * weights).sum(), inputs)
+    weights = torch.linspace(-1, 1, result.numel(), device="cuda").view_as(result)
+    results = torch.autograd.grad((result.float() * weights).sum(), inputs)
     wanted = torch.autograd.grad((expected.float() * weights).sum(), inputs)
-    for one, other in ((made, expected), *zip(found, wanted, strict=True)):
-        torch.testing.assert_close(one.float(), other.float(), atol=atol, rtol=1e-2 if atol > 1e-3 else 1e-4)
+    for tensor, other in ((result, expected), *zip(results, wanted, strict=True)):
+        torch.testing.assert_close(
+            tensor.float(), other.float(), atol=atol, rtol=1e-2 if atol > 1e-3 else 1e-4
+        )
 
 
 @pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION])
@@ -57,17 +59,17 @@ def assert_agree(
 def test_fused_attention_of_halves(emulator, backend: SDPBackend, causal: bool) -> None:
     inputs = parts(*[(2, 4, 6, 16)] * 3, dtype=torch.bfloat16)
     with sdpa_kernel(backend):
-        made = sdpa(*inputs, is_causal=causal)
-    assert_agree(made, plainly(*inputs, causal=causal), inputs, atol=3e-2)
-    assert made.stride() == inputs[0].stride()
+        result = sdpa(*inputs, is_causal=causal)
+    assert_agree(result, plainly(*inputs, causal=causal), inputs, atol=3e-2)
+    assert result.stride() == inputs[0].stride()
 
 
 def test_fused_attention_pads_heads_and_shares_keys(emulator) -> None:
     inputs = parts((1, 4, 5, 12), (1, 2, 5, 12), (1, 2, 5, 12), dtype=torch.float16)
-    made = sdpa(*inputs, enable_gqa=True)
+    result = sdpa(*inputs, enable_gqa=True)
     query, key, value = inputs
     wide = [query, key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)]
-    assert_agree(made, plainly(*wide), inputs, atol=1e-2)
+    assert_agree(result, plainly(*wide), inputs, atol=1e-2)
 
 
 def test_efficient_attention_with_a_mask_and_a_bias_that_learns(emulator) -> None:
@@ -95,23 +97,23 @@ def test_the_kernel_is_chosen_as_torch_chooses_it() -> None:
     half, single = torch.randn(1, 2, 8, 16).half(), torch.randn(1, 2, 8, 16)
     for gpu, of_half in (("t4", 2), ("a100", 1), ("h100", 3)):
         with Emulator(gpu):
-            there = [one.to("cuda") for one in (half, single)]
-            assert [torch._fused_sdp_choice(one, one, one) for one in there] == [of_half, 2]
+            on_device = [tensor.to("cuda") for tensor in (half, single)]
+            assert [torch._fused_sdp_choice(tensor, tensor, tensor) for tensor in on_device] == [of_half, 2]
             mask = torch.zeros(8, 8, device="cuda")
-            assert torch._fused_sdp_choice(there[1], there[1], there[1], mask) == 2
-            assert torch._fused_sdp_choice(*[there[1][0]] * 3) == 0
+            assert torch._fused_sdp_choice(on_device[1], on_device[1], on_device[1], mask) == 2
+            assert torch._fused_sdp_choice(*[on_device[1][0]] * 3) == 0
             with sdpa_kernel(SDPBackend.MATH):
-                assert torch._fused_sdp_choice(*[there[0]] * 3) == 0
+                assert torch._fused_sdp_choice(*[on_device[0]] * 3) == 0
             with (
                 sdpa_kernel(SDPBackend.FLASH_ATTENTION),
                 pytest.raises(RuntimeError, match="No available kernel"),
             ):
-                sdpa(*[there[1]] * 3)
+                sdpa(*[on_device[1]] * 3)
 
 
 def test_attention_of_sequences_of_several_lengths_waits_for_nothing(emulator) -> None:
     lengths = [3, 5]
-    query, key, value = (one.detach() for one in parts(*[(sum(lengths), 2, 8)] * 3))
+    query, key, value = (tensor.detach() for tensor in parts(*[(sum(lengths), 2, 8)] * 3))
     ends = torch.tensor([0, 3, 8], dtype=torch.int32).to("cuda")
     before = emulator.recorder.total
     out, sums, *_ = aten._flash_attention_forward(query, key, value, ends, ends, 5, 5, 0.0, True, False)
@@ -123,9 +125,9 @@ def test_attention_of_sequences_of_several_lengths_waits_for_nothing(emulator) -
     begin = 0
     for length in lengths:
         at = slice(begin, begin + length)
-        expected = plainly(*(one[at].transpose(0, 1) for one in (query, key, value)), causal=True)
-        for made in (out[at], efficient[0, at]):
-            torch.testing.assert_close(made.transpose(0, 1).double(), expected, atol=1e-5, rtol=1e-4)
+        expected = plainly(*(tensor[at].transpose(0, 1) for tensor in (query, key, value)), causal=True)
+        for result in (out[at], efficient[0, at]):
+            torch.testing.assert_close(result.transpose(0, 1).double(), expected, atol=1e-5, rtol=1e-4)
         begin += length
 
 
@@ -138,21 +140,21 @@ def test_attention_into_a_tensor_that_is_there(emulator, library: str) -> None:
     ends = torch.tensor([0, 3, 7], dtype=torch.int32).to("cuda")
     before = emulator.recorder.total
     with torch.no_grad():
-        out, made = torch.empty_like(query), torch.zeros(7, 2, 16)
+        out, result = torch.empty_like(query), torch.zeros(7, 2, 16)
         options = (0.0, True, False) if library == "flash" else (True,)
         sums = getattr(aten, name)(out, query, key, value, ends, ends, 4, 4, *options)
         assert emulator.recorder.total == before
         for at in (slice(0, 3), slice(3, 7)):
-            of = (one[at].transpose(0, 1) for one in (query, key, value))
-            made[at] = plainly(*of, causal=True).transpose(0, 1).cpu().float()
+            of = (tensor[at].transpose(0, 1) for tensor in (query, key, value))
+            result[at] = plainly(*of, causal=True).transpose(0, 1).cpu().float()
     assert sums.is_cuda
     assert sums.numel() == 14
-    torch.testing.assert_close(out.cpu().float(), made, atol=3e-2, rtol=1e-2)
+    torch.testing.assert_close(out.cpu().float(), result, atol=3e-2, rtol=1e-2)
 
 
 def test_nested_attention_learns(emulator) -> None:
-    made = [torch.randn(length, 16, device="cuda") for length in (3, 6)]
-    nested = torch.nested.nested_tensor(made, layout=torch.jagged, requires_grad=True)
+    result = [torch.randn(length, 16, device="cuda") for length in (3, 6)]
+    nested = torch.nested.nested_tensor(result, layout=torch.jagged, requires_grad=True)
     heads = nested.unflatten(-1, (2, 8)).transpose(1, 2)
     sdpa(heads, heads, heads).transpose(1, 2).flatten(-2).values().sum().backward()
     assert nested.grad.values().device.type == "cuda"
@@ -176,10 +178,10 @@ PRODUCTS: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_in_wider_numbers(emulator, name: str) -> None:
     a, b = (torch.randn(4, 4, device="cuda").bfloat16() for _ in range(2))
-    made, expected = PRODUCTS[name](a, b)
-    assert made.dtype is torch.float32
-    assert made.device.type == "cuda"
-    torch.testing.assert_close(made, expected)
+    result, expected = PRODUCTS[name](a, b)
+    assert result.dtype is torch.float32
+    assert result.device.type == "cuda"
+    torch.testing.assert_close(result, expected)
     with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype"):
         torch.mm(a, b, out_dtype=torch.float64)
 
@@ -196,20 +198,20 @@ def test_recurrent_cells_and_their_gradients(emulator, kind: str) -> None:
     gates = x @ cell.weight_ih.t(), h @ cell.weight_hh.t()
     biases = cell.bias_ih, cell.bias_hh
     if kind == "lstm":
-        made = aten._thnn_fused_lstm_cell(*gates, c, *biases)[0]
+        result = aten._thnn_fused_lstm_cell(*gates, c, *biases)[0]
         expected = cell(x, (h, c))[0]
     else:
-        made = aten._thnn_fused_gru_cell(*gates, h, *biases)[0]
+        result = aten._thnn_fused_gru_cell(*gates, h, *biases)[0]
         expected = cell(x, h)
-    assert_agree(made, expected, [x, h, cell.weight_ih, cell.bias_hh])
+    assert_agree(result, expected, [x, h, cell.weight_ih, cell.bias_hh])
 
 
 def test_normalization_and_convolution_of_cudnn(emulator) -> None:
     x, weight, bias, kernel = parts((2, 3, 5, 5), (3,), (3,), (4, 3, 3, 3))
-    made = aten.cudnn_batch_norm(x, weight, bias, None, None, True, 0.1, 1e-5)[0]
-    assert_agree(made, nn.functional.batch_norm(x, None, None, weight, bias, True), [x, weight, bias])
-    made = aten.cudnn_convolution(x, kernel, [1, 1], [1, 1], [1, 1], 1, False, False, True)
-    torch.testing.assert_close(made, nn.functional.conv2d(x, kernel, padding=1))
+    result = aten.cudnn_batch_norm(x, weight, bias, None, None, True, 0.1, 1e-5)[0]
+    assert_agree(result, nn.functional.batch_norm(x, None, None, weight, bias, True), [x, weight, bias])
+    result = aten.cudnn_convolution(x, kernel, [1, 1], [1, 1], [1, 1], 1, False, False, True)
+    torch.testing.assert_close(result, nn.functional.conv2d(x, kernel, padding=1))
 
 
 def test_four_bits_are_unpacked_as_they_were_packed(emulator) -> None:
@@ -218,8 +220,8 @@ def test_four_bits_are_unpacked_as_they_were_packed(emulator) -> None:
     assert packed.shape == (2, 2, 32, 1)
     scales = torch.ones(2, 16, 2, device="cuda", dtype=torch.bfloat16)
     x = torch.eye(64, device="cuda", dtype=torch.bfloat16)
-    made = aten._weight_int4pack_mm(x, packed, 32, scales)
-    assert torch.equal(made.float(), (numbers - 8 + 1).t().float())
+    result = aten._weight_int4pack_mm(x, packed, 32, scales)
+    assert torch.equal(result.float(), (numbers - 8 + 1).t().float())
 
 
 def test_what_is_only_known_by_its_shape_is_said_once(emulator) -> None:
@@ -229,7 +231,7 @@ def test_what_is_only_known_by_its_shape_is_said_once(emulator) -> None:
     assert out.shape[-1] == 8
     assert out.device.type == "cuda"
     assert not out.any()
-    notes = [one for one in emulator.session().notes if "_cslt_sparse_mm" in one]
+    notes = [note for note in emulator.session().notes if "_cslt_sparse_mm" in note]
     assert notes == ["aten::_cslt_sparse_mm is not computed here: its results are zeros of the right shape"]
 
 
@@ -244,11 +246,11 @@ def test_transforms_of_bfloat16_have_the_types_of_float32(emulator) -> None:
         with pytest.raises(RuntimeError, match="Unsupported dtype BFloat16"):
             torch.fft.rfft(x)
         return
-    made, wanted = torch.fft.rfft(x), torch.fft.rfft(x.detach().float())
-    assert made.dtype is torch.complex64
+    result, wanted = torch.fft.rfft(x), torch.fft.rfft(x.detach().float())
+    assert result.dtype is torch.complex64
     assert torch.fft.hfft(x).dtype is torch.float32
     assert torch.fft.rfft(x.detach(), out=torch.empty(0, dtype=torch.complex64, device="cuda")).is_cuda
-    made.abs().sum().backward()
+    result.abs().sum().backward()
     assert x.grad is not None
     assert x.grad.dtype is torch.bfloat16
-    torch.testing.assert_close(made, wanted, atol=0.1, rtol=0.05)
+    torch.testing.assert_close(result, wanted, atol=0.1, rtol=0.05)

@@ -14,7 +14,7 @@ from gapless.emulation.emulator import Emulator
 from gapless.errors import NotEmulated
 
 FIRST, SECOND, HOST = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
-there = pytest.mark.usefixtures("machine")
+on_machine = pytest.mark.usefixtures("machine")
 quiet_prototypes = pytest.mark.filterwarnings(
     "ignore:.*quantized tensor creation",
     "ignore:The PyTorch API of",
@@ -32,7 +32,7 @@ def places(*tensors: torch.Tensor) -> set[torch.device]:
 # -- layouts ---------------------------------------------------------------------------------------
 
 
-@there
+@on_machine
 @quiet_prototypes
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_nested_tensors(layout: torch.layout) -> None:
@@ -45,7 +45,7 @@ def test_nested_tensors(layout: torch.layout) -> None:
     assert nested.to("cuda:1").device == SECOND
 
 
-@there
+@on_machine
 @quiet_prototypes
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_gradients_through_nested_tensors(layout: torch.layout) -> None:
@@ -57,7 +57,7 @@ def test_gradients_through_nested_tensors(layout: torch.layout) -> None:
     assert parts[0].grad.tolist() == [[3.0] * 3] * 2
 
 
-@there
+@on_machine
 @quiet_prototypes
 def test_sparse_tensors() -> None:
     dense = torch.eye(3, device="cuda")
@@ -129,37 +129,40 @@ SPARSE: dict[str, Callable[[torch.device], list[torch.Tensor]]] = {
 """What gives a tensor without a storage where all that went in has one."""
 
 
-@there
+@on_machine
 @quiet_prototypes
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_tensors_from_dense_ones(name: str) -> None:
     placed, plain = SPARSE[name](FIRST), SPARSE[name](HOST)
     assert places(*placed) == {FIRST}
-    assert any(one.layout is not torch.strided for one in placed)
-    for one, other in zip(placed, plain, strict=True):
-        if not name.startswith("embedding_bag") or one.layout is not torch.strided:  # its table is random
-            assert torch.equal(one.cpu().to_dense(), other.to_dense())
+    assert any(tensor.layout is not torch.strided for tensor in placed)
+    for tensor, other in zip(placed, plain, strict=True):
+        if not name.startswith("embedding_bag") or tensor.layout is not torch.strided:  # its table is random
+            assert torch.equal(tensor.cpu().to_dense(), other.to_dense())
 
 
 def takes_numbers() -> list[tuple[Any, Any, int]]:
     """Overloads of ATen that a mode may meet with a Python number where a tensor stands first."""
-    found = []
+    results = []
     for name in torch._C._dispatch_get_all_op_names():
         space, _, rest = name.partition("::")
         base, _, overload = rest.partition(".")
         func = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
         if space != "aten" or func is None or func.has_kernel_for_dispatch_key("CompositeImplicitAutograd"):
             continue
-        needed = [one for one in func._schema.arguments if not one.has_default_value()]
-        if any(str(one.type) != "Tensor" or one.kwarg_only or one.alias_info for one in needed[1:]):
+        needed = [argument for argument in func._schema.arguments if not argument.has_default_value()]
+        if any(
+            str(argument.type) != "Tensor" or argument.kwarg_only or argument.alias_info
+            for argument in needed[1:]
+        ):
             continue
         if not needed or str(needed[0].type) != "Tensor":
             continue
         for number in (2.0, 2j):
             with contextlib.suppress(Exception):
                 func(number, *[torch.ones(2) for _ in needed[1:]])
-                found.append((func, number, len(needed) - 1))
-    return found
+                results.append((func, number, len(needed) - 1))
+    return results
 
 
 @quiet_prototypes
@@ -169,17 +172,17 @@ def test_numbers_where_tensors_stand() -> None:
     overloads = takes_numbers()
     assert {"aten::_conj", "aten::mul", "aten::_to_copy"} <= {func._schema.name for func, *_ in overloads}
     with Emulator():
-        for func, number, others in overloads:
+        for func, number, other_count in overloads:
             for device in (FIRST, HOST):
-                out = func(number, *[torch.ones(2, device=device) for _ in range(others)])
-                assert out.device == (device if others else HOST), func
+                out = func(number, *[torch.ones(2, device=device) for _ in range(other_count)])
+                assert out.device == (device if other_count else HOST), func
         x = torch.ones(3, dtype=torch.complex64, device="cuda", requires_grad=True)
         (1j * x).abs().sum().backward()
         assert x.grad is not None
         assert x.grad.device == FIRST
 
 
-@there
+@on_machine
 @quiet_prototypes
 def test_quantized_complex_and_empty_tensors() -> None:
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8).to("cuda")
@@ -191,7 +194,7 @@ def test_quantized_complex_and_empty_tensors() -> None:
     assert torch.linalg.matrix_rank(torch.ones(0, 3, 3, device="cuda")).device == FIRST
 
 
-@there
+@on_machine
 def test_conjugates_inside_an_operator_are_resolved() -> None:
     """ATen's kernels take conjugate transposes, which nothing resolves below a mode unless it is asked to."""
     matrix = torch.complex(torch.arange(9.0).reshape(3, 3).sin(), torch.arange(9.0).reshape(3, 3).cos())
@@ -200,7 +203,7 @@ def test_conjugates_inside_an_operator_are_resolved() -> None:
     assert (torch.tensor([1j]).conj() * 1).tolist() == [-1j]  # and the keys are as they were before
 
 
-@there
+@on_machine
 def test_into_out() -> None:
     rank = torch.zeros((), dtype=torch.long, device="cuda")
     assert torch.linalg.matrix_rank(torch.eye(3, device="cuda"), out=rank) is rank
@@ -223,9 +226,9 @@ class Wrapped(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
-        made.inner = inner
-        return made
+        result = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        result.inner = inner
+        return result
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -237,22 +240,22 @@ class Wrapped(torch.Tensor):
         return tree_map(lambda value: Wrapped(value) if isinstance(value, torch.Tensor) else value, out)
 
 
-@there
+@on_machine
 @pytest.mark.parametrize(
     "make",
     [lambda x: x.as_subclass(Named), Wrapped, lambda x: TwoTensor(x, x.clone())],
     ids=["f", "d", "two"],
 )
 def test_subclasses(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    made = make(torch.ones(3, device="cuda"))
+    result = make(torch.ones(3, device="cuda"))
     moved = make(torch.ones(3)).to("cuda:1")
-    back = made.cpu()
-    assert places(made, made * 2, made.sum(), make(torch.ones(3)).cuda()) == {FIRST}
+    back = result.cpu()
+    assert places(result, result * 2, result.sum(), make(torch.ones(3)).cuda()) == {FIRST}
     assert (moved.device, (moved + 1).device, back.device, (back + 1).device) == (SECOND, SECOND, HOST, HOST)
-    assert type(made * 2) is type(moved) is type(made)
+    assert type(result * 2) is type(moved) is type(result)
 
 
-@there
+@on_machine
 @quiet_prototypes
 def test_masked_tensors() -> None:
     from torch.masked import masked_tensor

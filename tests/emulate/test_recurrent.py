@@ -36,18 +36,18 @@ class Names(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def learned(layer: Any, given: torch.Tensor, packed: bool) -> list[torch.Tensor]:
+def learned(layer: Any, passed: torch.Tensor, packed: bool) -> list[torch.Tensor]:
     """Output, last states, and the gradients of the input and of the weights."""
-    data = given.clone().requires_grad_()
+    data = passed.clone().requires_grad_()
     first = layer.batch_first
     source = nn.utils.rnn.pack_padded_sequence(data, torch.tensor(LENGTHS[first]), first) if packed else data
     out, state = layer(source)
     out = out.data if packed else out
     states = list(state) if isinstance(state, tuple) else [state]
-    (out.square().sum() + sum(one.sum() for one in states)).backward()
-    found = [out, *states, data.grad, *(weight.grad for weight in layer.parameters())]
-    assert all(one is not None for one in found)
-    return found
+    (out.square().sum() + sum(tensor.sum() for tensor in states)).backward()
+    results = [out, *states, data.grad, *(weight.grad for weight in layer.parameters())]
+    assert all(tensor is not None for tensor in results)
+    return results
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported")
@@ -61,33 +61,36 @@ def test_values_and_gradients_are_the_cpus(emulator: Emulator, kind: Any, packed
         more = {"proj_size": 3} if projected else {}
         layer = kind(5, 6, deep, bidirectional=both, batch_first=first, bias=bias, **more)
         data = torch.randn(4, 7, 5)
-        there = learned(copy.deepcopy(layer).cuda(), data.cuda(), packed)
-        for here, one in zip(learned(layer, data, packed), there, strict=True):
-            assert one.stride() == here.stride()
-            torch.testing.assert_close(one.cpu(), here)
+        on_device = learned(copy.deepcopy(layer).cuda(), data.cuda(), packed)
+        for here, tensor in zip(learned(layer, data, packed), on_device, strict=True):
+            assert tensor.stride() == here.stride()
+            torch.testing.assert_close(tensor.cpu(), here)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_is_one_operator_each_way(emulator: Emulator, kind: Any) -> None:
     layer, data = kind(5, 6, 2).cuda(), torch.randn(7, 4, 5, device="cuda")
-    with Names() as seen:
+    with Names() as observed:
         out = layer(data)[0]
         out.sum().backward()
-    assert [name for name in seen.names if "rnn" in name] == ["aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"]
-    assert not {"aten::addmm", "aten::mkldnn_rnn_layer", "aten::tanh"} & set(seen.names)
+    assert [name for name in observed.names if "rnn" in name] == [
+        "aten::_cudnn_rnn",
+        "aten::_cudnn_rnn_backward",
+    ]
+    assert not {"aten::addmm", "aten::mkldnn_rnn_layer", "aten::tanh"} & set(observed.names)
 
 
 @pytest.mark.parametrize(("kind", "cell"), [(nn.LSTMCell, "lstm"), (nn.GRUCell, "gru")])
 def test_a_cell_is_a_fused_kernel_behind_two_products(emulator: Emulator, kind: Any, cell: str) -> None:
     layer, data = kind(5, 6), torch.randn(4, 5)
-    there = copy.deepcopy(layer).cuda()
-    with Names() as seen:
-        out = there(data.cuda())
-    assert seen.names.count(f"aten::_thnn_fused_{cell}_cell") == 1
-    assert seen.names.count("aten::mm") == 2
+    on_device = copy.deepcopy(layer).cuda()
+    with Names() as observed:
+        out = on_device(data.cuda())
+    assert observed.names.count(f"aten::_thnn_fused_{cell}_cell") == 1
+    assert observed.names.count("aten::mm") == 2
     here = layer(data)
-    for one, same in zip(out, here, strict=True):
-        torch.testing.assert_close(one.cpu(), same)
+    for tensor, same in zip(out, here, strict=True):
+        torch.testing.assert_close(tensor.cpu(), same)
 
 
 def test_dropout_between_layers_is_the_same_in_backward(emulator: Emulator) -> None:
@@ -95,9 +98,9 @@ def test_dropout_between_layers_is_the_same_in_backward(emulator: Emulator) -> N
     data = torch.randn(7, 4, 5, dtype=torch.float64, device="cuda", requires_grad=True)
     along = torch.randn_like(data)
 
-    def loss(given: torch.Tensor) -> torch.Tensor:
+    def loss(data: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(3)
-        return layer(given)[0].square().sum()
+        return layer(data)[0].square().sum()
 
     loss(data).backward()
     assert data.grad is not None
@@ -126,9 +129,9 @@ def test_what_cudnn_refuses_is_refused_in_its_words(emulator: Emulator) -> None:
 
 def test_without_cudnn_cells_run_one_by_one(emulator: Emulator) -> None:
     layer, data = nn.GRU(5, 6).cuda(), torch.randn(7, 4, 5, device="cuda")
-    with torch.backends.cudnn.flags(enabled=False), Names() as seen:
+    with torch.backends.cudnn.flags(enabled=False), Names() as observed:
         out = layer(data)[0]
-    assert "aten::_cudnn_rnn" not in seen.names
+    assert "aten::_cudnn_rnn" not in observed.names
     torch.testing.assert_close(out, layer(data)[0])
 
 
@@ -146,7 +149,7 @@ def test_autocast_casts_input_states_and_weights(emulator: Emulator, dtype: torc
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shapes_without_values_are_those_with_them(kind: Any) -> None:
-    found = []
+    results = []
     for dry in (False, True):
         with Emulator(dry=dry):
             layer = kind(40, 60, 2, batch_first=True, bidirectional=True).cuda()
@@ -155,6 +158,6 @@ def test_shapes_without_values_are_those_with_them(kind: Any) -> None:
             states = state if isinstance(state, tuple) else (state,)
             (out.sum() + states[0].sum()).backward()
             tensors = [out, *states, data.grad, *(weight.grad for weight in layer.parameters())]
-            found.append([(one.shape, one.stride(), one.dtype) for one in tensors])
-            found.append(torch.cuda.max_memory_allocated())
-    assert found[:2] == found[2:]
+            results.append([(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
+            results.append(torch.cuda.max_memory_allocated())
+    assert results[:2] == results[2:]

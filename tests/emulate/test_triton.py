@@ -43,13 +43,13 @@ module {
 SIGNATURE = {"x": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
 
 
-def compiled(what: str = "arith.mulf") -> Any:
+def compiled(operation: str = "arith.mulf") -> Any:
     """What Triton's launcher is given for such a kernel."""
-    text = DOUBLED.replace("WHAT", what)
+    text = DOUBLED.replace("WHAT", operation)
     return SimpleNamespace(
         src=SimpleNamespace(signature=SIGNATURE, constants={(3,): 16}),
         asm={"ttir": text},
-        hash=what,
+        hash=operation,
         name="doubled",
     )
 
@@ -69,7 +69,7 @@ def test_a_launch_computes_waits_for_nothing_and_is_one_entry() -> None:
         programme = emulator.session().programme
     assert programme is not None
     entries = [programme.entries[n] for n in programme.bodies[0]]
-    (entry, again) = (one for one in entries if one.name.startswith("triton::"))
+    (entry, again) = (candidate for candidate in entries if candidate.name.startswith("triton::"))
     assert entry == again
     assert (entry.name, entry.reads, entry.writes) == ("triton::doubled", 160, 160)
     assert (entry.inputs, entry.outputs, entry.dtype) == (((40,),), ((40,),), "float32")

@@ -47,19 +47,19 @@ def test_kernels_compute_what_torch_does_and_never_wait(case: Any) -> None:
 def test_descriptors_where_the_gpu_has_them() -> None:
     with gapless.emulate("H100"):
         a, b = torch.randn(50, 64), torch.randn(40, 64)
-        found = tutorials.products.described_matmul(type("X", (), {"a": a.cuda(), "b": b.cuda()})).cpu()
-    torch.testing.assert_close(found, a @ b.T, rtol=1e-4, atol=1e-4)
+        results = tutorials.products.described_matmul(type("X", (), {"a": a.cuda(), "b": b.cuda()})).cpu()
+    torch.testing.assert_close(results, a @ b.T, rtol=1e-4, atol=1e-4)
 
 
 def test_hooks_are_called_around_a_launch() -> None:
     runtime = triton.knobs.runtime
-    seen: list[str] = []
+    emulation: list[str] = []
 
     def enter(metadata: Any) -> None:
-        seen.append("enter " + metadata.get()["name"])
+        emulation.append("enter " + metadata.get()["name"])
 
     def leave(metadata: Any) -> None:
-        seen.append("leave")
+        emulation.append("leave")
 
     before: list[Any] = []
     tutorials.elements.scale_kernel.add_pre_run_hook(lambda *args, **kwargs: before.append(kwargs["BLOCK"]))
@@ -72,18 +72,18 @@ def test_hooks_are_called_around_a_launch() -> None:
         runtime.launch_enter_hook.remove(enter)
         runtime.launch_exit_hook.remove(leave)
         tutorials.elements.scale_kernel.pre_run_hooks.clear()
-    assert seen == ["enter scale_kernel", "leave"]
+    assert emulation == ["enter scale_kernel", "leave"]
     assert before == [128]
 
 
 def test_tuning_leaves_nothing_behind() -> None:
     tuner = tutorials.products.matmul_kernel
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         x = type("X", (), {"a": torch.ones(8, 32, device="cuda"), "b": torch.ones(32, 8, device="cuda")})
         tutorials.products.matmul(x)
         assert tuner.cache
     assert not tuner.cache
-    assert any("autotuner" in note for note in seen.session.notes)
+    assert any("autotuner" in note for note in emulation.session.notes)
     with pytest.raises(RuntimeError, match="active drivers"):
         tutorials.products.matmul(x)
 
@@ -91,8 +91,8 @@ def test_tuning_leaves_nothing_behind() -> None:
 def test_a_benchmark_ends_and_waits_as_on_a_gpu() -> None:
     from triton.testing import do_bench
 
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         x = torch.ones(64, device="cuda")
-        before = seen.waits
+        before = emulation.waits
         assert do_bench(lambda: tutorials.elements.scaled(x, 2.0), warmup=1, rep=2) > 0
-        assert seen.waits > before
+        assert emulation.waits > before
