@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gapless.replay.model import Model, Refusal, build
+from gapless.replay.model import ReplayModel, ReplayRefusal, build
 from gapless.trace.read import read
 from gapless.trace.timeline import WorkKind
 
@@ -27,7 +27,7 @@ def latencies(folder: Path) -> list[tuple[str, str, float, float]]:
             model = build(read(path))
         except Exception:  # one that cannot be read tells nothing
             continue
-        if isinstance(model, Refusal):
+        if isinstance(model, ReplayRefusal):
             continue
         gpus = model.timeline.facts.gpus
         both = _launch(model), _return(model)
@@ -44,7 +44,7 @@ def spreads(latency_rows: list[tuple[str, str, float, float]]) -> list[float]:
     return [float(np.nanstd(np.log(column))) for column in both.T]
 
 
-def _launch(model: Model) -> float:
+def _launch(model: ReplayModel) -> float:
     """From the beginning of the call, where the stream had nothing to do."""
     timeline, work = model.timeline, model.timeline.work
     rows = np.flatnonzero((timeline.launchers >= 0) & (work.kind == WorkKind.KERNEL))
@@ -54,7 +54,7 @@ def _launch(model: Model) -> float:
     return float(np.median((work.start[rows] - begin)[idle])) / 1e3 if idle.sum() >= LAUNCHES else np.nan
 
 
-def _return(model: Model) -> float:
+def _return(model: ReplayModel) -> float:
     host, waits = model.timeline.host, model.waits
     with_work = waits.work >= 0
     call = np.where(waits.sync >= 0, waits.sync, waits.host)[with_work]

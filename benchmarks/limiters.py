@@ -23,7 +23,7 @@ import _sheet
 from gapless.analyze.reports import report
 from gapless.model.estimate import CLEAR, SURE, Estimate
 from gapless.model.session import load
-from gapless.replay.path import BUSY
+from gapless.replay.path import MIN_BUSY_SHARE
 
 FOLDER = _sheet.HERE.parent / "build" / "limiters"
 SESSIONS = FOLDER / "sessions"
@@ -144,7 +144,7 @@ def row(case: Case) -> tuple[list[object], Statement]:
     """Return a row of the sheet, and the statement in it."""
     print(f"{case.label}, {case.gpu} …", file=sys.stderr)
     estimate = estimate_of(case)
-    limiter = "device" if case.busy >= BUSY * case.step else "host"
+    limiter = "device" if case.busy >= MIN_BUSY_SHARE * case.step else "host"
     least, likely, most = (
         time / 1e6 for time in (estimate.step.least, estimate.step.likely, estimate.step.most)
     )
@@ -177,7 +177,7 @@ def sheet() -> str:
         "python benchmarks/limiters.py --write",
         "milliseconds of a step and of the GPU's work in it, kernels, and what limits the step: as "
         "published, and by `gapless check --dry --host usual` of the same package or model on made "
-        f"inputs. The GPU limits a step in which it is busy for {BUSY:.0%} or more, else the CPU. "
+        f"inputs. The GPU limits a step in which it is busy for {MIN_BUSY_SHARE:.0%} or more, else the CPU. "
         "The speed of the CPUs beside L4s was chosen by these steps, and what is called probable (from "
         f"{CLEAR:.0%} on) with them in view; nothing else was fitted to any",
     )

@@ -37,10 +37,17 @@ import _sheet
 from gapless.analyze.profile.coverage import judge_coverage
 from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.errors import UnreadableInput
-from gapless.replay.change import Change
-from gapless.replay.fidelity import DRIFT, EXPLAINED, LEAST_WORK, SPAN, Fidelity, fidelity
-from gapless.replay.model import Model, build
-from gapless.replay.price import Prices, prices
+from gapless.replay.change import ReplayChange
+from gapless.replay.fidelity import (
+    MAX_DRIFT,
+    MAX_SPAN_ERROR,
+    MIN_EXPLAINED,
+    MIN_OPERATIONS,
+    ReplayFidelity,
+    measure_fidelity,
+)
+from gapless.replay.model import ReplayModel, build
+from gapless.replay.price import GroupPrices, price_groups
 from gapless.trace.read import read
 from gapless.trace.timeline import HostKind, Timeline
 
@@ -70,16 +77,16 @@ class Measured:
 
     name: str
     whole: bool
-    model: Model
-    fidelity: Fidelity
-    prices: Prices[str]
+    model: ReplayModel
+    fidelity: ReplayFidelity
+    prices: GroupPrices[str]
     decode: float
     building: float
     replaying: float
     pricing: float
 
 
-def group_waits(timeline: Timeline, model: Model) -> dict[str, list[int]]:
+def group_waits(timeline: Timeline, model: ReplayModel) -> dict[str, list[int]]:
     """Return the waits by the two innermost operators around them."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for row in model.waits.host.tolist():
@@ -104,20 +111,20 @@ def measure(path: Path) -> Measured | None:
     except UnreadableInput:
         return None
     decoded = time.perf_counter()
-    if len(timeline.work) < LEAST_WORK:
+    if len(timeline.work) < MIN_OPERATIONS:
         return None
     model = build(timeline)
     built = time.perf_counter()
-    if not isinstance(model, Model):
+    if not isinstance(model, ReplayModel):
         return None
     outcome = model.replay()
     replayed = time.perf_counter()
     groups = group_waits(timeline, model)
     grouping = time.perf_counter()
-    priced = prices(model, groups)
+    priced = price_groups(model, groups)
     done = time.perf_counter()
     return Measured(
-        path.name, is_complete(timeline), model, fidelity(model, outcome), priced, decoded - begin,
+        path.name, is_complete(timeline), model, measure_fidelity(model, outcome), priced, decoded - begin,
         built - decoded, replayed - built, done - grouping,
     )  # fmt: skip
 
@@ -128,11 +135,11 @@ def misses(profile: Measured) -> Iterator[str]:
     blocked = int(model.waits.blocked.sum())
     share = blocked / max(model.recorded, 1)
     small = f"all waits together are {blocked / 1e6:.3f} ms, {share:.2%} of the span"
-    if abs(agreement.span_error) > SPAN:
+    if abs(agreement.span_error) > MAX_SPAN_ERROR:
         yield f"span {agreement.span_error:+.2%}"
-    if agreement.drift > DRIFT:
+    if agreement.drift > MAX_DRIFT:
         yield f"drift {agreement.drift:.2%}"
-    if agreement.blocked and agreement.explained < EXPLAINED:
+    if agreement.blocked and agreement.explained < MIN_EXPLAINED:
         idle = int((model.waits.work < 0).sum())
         why = f"; {idle} wait for nothing that the profile shows" if idle else ""
         yield f"explained {agreement.explained:.0%}: mostly calls with nothing to wait for{why}; {small}"
@@ -189,7 +196,9 @@ def pairs(profiles: list[Measured]) -> str:
             continue
         now = first.prices.span
         then = (
-            now - first.prices.all if change == "waits" else first.model.replay(Change(input_free=True)).span
+            now - first.prices.all
+            if change == "waits"
+            else first.model.replay(ReplayChange(input_free=True)).span
         )
         change_text = {"waits": "all waits removed", "input": "input free"}[change]
         rows.append([shorten_name(first.name), shorten_name(two.name), change_text,
@@ -257,11 +266,12 @@ def summary(of: dict[str, list[Measured]]) -> str:
         sum(profile.fidelity.explained * profile.fidelity.blocked for profile in some) for some in of.values()
     ]
     rows: list[list[object]] = [
-        [f"span within {SPAN:.0%}", *count(lambda profile: abs(profile.fidelity.span_error) <= SPAN, every)],
+        [f"span within {MAX_SPAN_ERROR:.0%}",
+         *count(lambda profile: abs(profile.fidelity.span_error) <= MAX_SPAN_ERROR, every)],
         ["the worst", *(f"{value:.2%}" for value in worst)],
-        [f"drift within {DRIFT:.0%}", *count(lambda profile: profile.fidelity.drift <= DRIFT, every)],
-        [f"at least {EXPLAINED:.0%} of the blocked time explained",
-         *count(lambda profile: profile.fidelity.explained >= EXPLAINED,
+        [f"drift within {MAX_DRIFT:.0%}", *count(lambda profile: profile.fidelity.drift <= MAX_DRIFT, every)],
+        [f"at least {MIN_EXPLAINED:.0%} of the blocked time explained",
+         *count(lambda profile: profile.fidelity.explained >= MIN_EXPLAINED,
                 lambda profile: profile.fidelity.blocked > 0)],
         ["of all blocked time", *(f"{part / max(all_, 1):.1%} of {all_ / 1e9:.2f} s"
                                   for part, all_ in zip(explained, total, strict=True))],
@@ -338,7 +348,8 @@ def main() -> int:
     off = [
         profile.name
         for profile in profiles
-        if profile.whole and (abs(profile.fidelity.span_error) > SPAN or profile.fidelity.drift > DRIFT)
+        if profile.whole
+        and (abs(profile.fidelity.span_error) > MAX_SPAN_ERROR or profile.fidelity.drift > MAX_DRIFT)
     ]
     return 1 if off else 0
 

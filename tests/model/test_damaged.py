@@ -26,7 +26,7 @@ from gapless.model._sound import MOST, problem
 from gapless.model.profile import Collectives, MemoryUse, Price, Prices, Profile, Steps
 from gapless.model.programme import Entry, Gpu
 from gapless.render import formats
-from gapless.replay.model import Refusal
+from gapless.replay.model import ReplayRefusal
 
 SAVED = Path(__file__).parent / "saved"
 MODULES = {"session": session, "profile": profile, "memory": memory, "loader": loading}
@@ -161,7 +161,7 @@ class TestSessions:
 def test_times_that_overflow_are_refused():
     endless = TimedEntry(Entry(), device=1 << 59)
     refusal = run_and_model([[endless]] * 3, Gpu(), USUAL)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ReplayRefusal)
     assert "longer than any run" in refusal.reason
 
 

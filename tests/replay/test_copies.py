@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gapless.model.copies import held
-from gapless.replay.links import links
+from gapless.replay.links import find_links
 
 PROFILES = {"d242": (9, 0), "9b36": (7, 0), "c14b": (8, 0), "fa7b": (7, 0)}
 QUEUED = 50_000
@@ -18,7 +18,7 @@ QUEUED = 50_000
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_calls_return_when_the_table_says(real, name):
     timeline = real(name)
-    known = links(timeline)
+    known = find_links(timeline)
     work, host = timeline.work, timeline.host
     seen: Counter[bool | None] = Counter()
     for row in np.flatnonzero(known.copies.pageable & (known.call >= 0)).tolist():

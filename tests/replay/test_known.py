@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay.machine import Step, profiled, takes
 
-from gapless.replay.model import Model, Refusal, build
-from gapless.replay.price import prices
+from gapless.replay.model import ReplayModel, ReplayRefusal, build
+from gapless.replay.price import price_groups
 
 
-def modelled(steps: Sequence[Step]) -> tuple[Model, dict[int, int]]:
+def modelled(steps: Sequence[Step]) -> tuple[ReplayModel, dict[int, int]]:
     timeline, rows = profiled(steps)
     model = build(timeline)
-    assert not isinstance(model, Refusal)
+    assert not isinstance(model, ReplayRefusal)
     return model, rows
 
 
@@ -27,7 +27,7 @@ READ = Step("read")
 
 def test_one_wait_among_deep_queues_is_free() -> None:
     model, rows = modelled([*DEEP, READ, Step("host", 10), *DEEP])
-    price = prices(model, {"read": [rows[20]]}).each["read"]
+    price = price_groups(model, {"read": [rows[20]]}).each["read"]
     assert price.blocked > 9_900_000
     assert price.alone < 50_000
 
@@ -36,7 +36,7 @@ def test_three_waits_in_a_row_only_all_of_which_help() -> None:
     """Kernels, three reads, a stretch of host work: each read alone is stood in for by the others."""
     steps = [*DEEP, READ, READ, READ, Step("host", 8000), *DEEP]
     model, rows = modelled(steps)
-    found = prices(model, {name: [rows[20 + name]] for name in range(3)})
+    found = price_groups(model, {name: [rows[20 + name]] for name in range(3)})
     assert max(price.alone for price in found.each.values()) < 100_000
     assert min(price.last for price in found.each.values()) > 7_500_000
     assert found.all == pytest.approx(takes(steps) - takes(steps, [20, 21, 22]), abs=30_000)
@@ -48,7 +48,7 @@ def test_a_wait_in_a_launch_bound_stretch() -> None:
     """Nothing is queued: the wait costs its own length and no more."""
     steps = [*LAUNCH_BOUND, READ, *LAUNCH_BOUND]
     model, rows = modelled(steps)
-    price = prices(model, {"read": [rows[20]]}).each["read"]
+    price = price_groups(model, {"read": [rows[20]]}).each["read"]
     assert price.alone == pytest.approx(takes(steps) - takes(steps, [20]), abs=2_000)
     assert 0 < price.alone <= price.blocked < 30_000
 
@@ -66,7 +66,7 @@ def test_the_profilers_own_synchronize_is_never_removed() -> None:
     final = model.waits.host[model.waits.final]
     assert len(final) == 1
     assert model.span(final.tolist()) == model.span()
-    assert prices(model, {"final": final.tolist()}).each["final"].kept == 1
+    assert price_groups(model, {"final": final.tolist()}).each["final"].kept == 1
 
 
 def test_the_queue_is_bounded() -> None:
@@ -123,7 +123,7 @@ def test_the_laws(program: list[Step], data: st.DataObject) -> None:
     assert spans == sorted(spans, reverse=True)  # removing more never lengthens
     assert model.span(reversed(order)) == spans[-1]  # nor does the order matter
     groups = {name: order[name::3] for name in range(3)}
-    found = prices(model, groups)
+    found = price_groups(model, groups)
     for price in found.each.values():
         assert 0 <= price.alone <= price.blocked
         assert price.last >= 0

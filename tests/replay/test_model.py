@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from tracing import Trace
 
-from gapless.replay.change import NOTHING, Change, halved, without
-from gapless.replay.fidelity import fidelity
-from gapless.replay.model import Model, Refusal, build
-from gapless.replay.path import busy, limiter
+from gapless.replay.change import NO_CHANGE, ReplayChange, halve_work, remove_waits
+from gapless.replay.fidelity import measure_fidelity
+from gapless.replay.model import ReplayModel, ReplayRefusal, build
+from gapless.replay.path import busy_share, find_limiter
 
 
-def model(trace: Trace) -> Model:
+def model(trace: Trace) -> ReplayModel:
     found = build(trace.timeline())
-    assert isinstance(found, Model)
+    assert isinstance(found, ReplayModel)
     return found
 
 
@@ -24,9 +24,9 @@ def micro(nanoseconds: int) -> float:
 def test_refusals_say_why() -> None:
     trace = Trace()
     trace.operator("aten::mm", 0, 100)
-    assert build(trace.timeline()) == Refusal("the profile shows no work on a GPU")
+    assert build(trace.timeline()) == ReplayRefusal("the profile shows no work on a GPU")
     trace.kernel("gemm", 10, 20)
-    assert isinstance(build(trace.timeline()), Refusal)
+    assert isinstance(build(trace.timeline()), ReplayRefusal)
 
 
 def test_a_stream_waits_for_another() -> None:
@@ -40,8 +40,8 @@ def test_a_stream_waits_for_another() -> None:
     found = model(trace)
     assert found.graph.crossings.work.tolist() == [1]
     assert found.replay().work_start.tolist() == [6_000, 1_008_000]
-    assert found.replay(halved([0])).work_start[1] == 508_000
-    assert micro(found.replay(halved([0])).span) == pytest.approx(613, abs=1)
+    assert found.replay(halve_work([0])).work_start[1] == 508_000
+    assert micro(found.replay(halve_work([0])).span) == pytest.approx(613, abs=1)
 
 
 def test_work_on_another_stream_does_not_hold_up_what_does_not_wait_for_it() -> None:
@@ -51,7 +51,7 @@ def test_work_on_another_stream_does_not_hold_up_what_does_not_wait_for_it() -> 
     trace.wait(30, 2001, stream=False)
     found = model(trace)
     assert len(found.graph.crossings.work) == 0
-    assert found.replay(halved([0])).span == found.replay().span
+    assert found.replay(halve_work([0])).span == found.replay().span
 
 
 def backward(trace: Trace, begin: float, read: bool) -> float:
@@ -80,7 +80,7 @@ def test_threads_hand_over() -> None:
     trace.wait(now + 20, 20, stream=False)
     found = model(trace)
     waits = found.waits.host[found.removable].tolist()
-    now_span, after = found.replay(), found.replay(without(waits))
+    now_span, after = found.replay(), found.replay(remove_waits(waits))
     assert micro(now_span.span) == pytest.approx(found.recorded / 1000, abs=5)
     # The main thread, and so backward on its own thread, begin earlier by all that was waited.
     assert micro(now_span.span - after.span) == pytest.approx(3 * 400, abs=30)
@@ -104,7 +104,7 @@ def test_a_graph_follows_its_head() -> None:
     trace.kernel("branch", 540, 30, correlation=number, stream=9)
     trace.wait(40, 560, stream=False)
     found = model(trace)
-    moved = found.replay(halved([0]))
+    moved = found.replay(halve_work([0]))
     assert found.replay().work_start.tolist() == [6_000, 507_000, 540_000, 560_000, 580_000]
     assert (found.replay().work_start[1:] - moved.work_start[1:]).tolist() == [250_000] * 4
 
@@ -130,10 +130,10 @@ def test_late_batches_stay_late_and_can_be_made_free() -> None:
     assert micro(now.span) == pytest.approx(found.recorded / 1000, abs=20)
     # The workers' batches come when they come: only the last wait is off the path.
     assert micro(now.span - found.span(waits)) < 100
-    free = found.replay(Change(input_free=True))
+    free = found.replay(ReplayChange(input_free=True))
     assert micro(now.span - free.span) == pytest.approx(4 * 5000, abs=100)
-    assert limiter(now) == "input"
-    assert limiter(free) == "device"
+    assert find_limiter(now) == "input"
+    assert find_limiter(free) == "device"
 
 
 def test_loading_in_the_main_process_is_host_work() -> None:
@@ -141,7 +141,7 @@ def test_loading_in_the_main_process_is_host_work() -> None:
     waits = found.waits.host[found.removable].tolist()
     now = found.replay()
     assert micro(now.span - found.span(waits)) == pytest.approx(3 * 3000 + 3000, abs=3200)
-    assert micro(now.span - found.replay(Change(input_free=True)).span) == pytest.approx(20_000, abs=50)
+    assert micro(now.span - found.replay(ReplayChange(input_free=True)).span) == pytest.approx(20_000, abs=50)
 
 
 def collective(peers: str) -> int:
@@ -154,8 +154,8 @@ def collective(peers: str) -> int:
     trace.launch("ncclDevKernel_AllReduce", 3020, kernel=(4508, 50))
     trace.wait(3030, 1533, stream=False)
     found = model(trace)
-    change = Change(collectives="end") if peers == "end" else NOTHING
-    return found.replay(change).span - found.replay(change | halved([0])).span
+    change = ReplayChange(collectives="end") if peers == "end" else NO_CHANGE
+    return found.replay(change).span - found.replay(change | halve_work([0])).span
 
 
 def test_peers_come_earlier_or_when_they_came() -> None:
@@ -170,7 +170,7 @@ def test_launches_of_a_step_in_one_graph() -> None:
         trace.launch("small", 10 * n, kernel=(10 * n + 6, 2))
     trace.wait(1010, 20, stream=False)
     found = model(trace)
-    graphed = found.replay(Change(graphed=True))
+    graphed = found.replay(ReplayChange(graphed=True))
     assert micro(graphed.span) == pytest.approx(100 * 3 + 40, abs=60)
     assert len(found.steps.start) == 1
     assert found.replay().steps.tolist() == [1_000_000]
@@ -178,11 +178,11 @@ def test_launches_of_a_step_in_one_graph() -> None:
 
 
 def test_changes_add_up_in_any_order() -> None:
-    one, two = without([1, 2]) | halved([4]), Change(input_free=True) | halved([4, 5])
+    one, two = remove_waits([1, 2]) | halve_work([4]), ReplayChange(input_free=True) | halve_work([4, 5])
     assert one | two == two | one
     assert (one | two).scaled == {4: 0.25, 5: 0.5}
-    assert NOTHING | one == one
-    assert without([1]).removes_only
+    assert NO_CHANGE | one == one
+    assert remove_waits([1]).removes_only
     assert not one.removes_only
 
 
@@ -203,7 +203,7 @@ def test_short_profiles_are_not_trusted() -> None:
     trace = Trace()
     trace.launch("gemm", 0, kernel=(6, 100))
     trace.wait(10, 101, stream=False)
-    seen = fidelity(model(trace))
+    seen = measure_fidelity(model(trace))
     assert not seen.trusted
     assert seen.reason == "the profile contains only 1 device operations"
 
@@ -213,7 +213,7 @@ def test_a_wait_that_its_work_does_not_explain_makes_prices_bounds() -> None:
     for n in range(60):
         trace.launch("gemm", 1000 * n, kernel=(1000 * n + 6, 10))
         trace.wait(1000 * n + 100, 800)
-    seen = fidelity(model(trace))
+    seen = measure_fidelity(model(trace))
     assert seen.explained < 0.1
     assert not seen.trusted
     assert "blocked time" in seen.reason
@@ -234,7 +234,7 @@ def test_a_wait_for_work_from_before_the_window_leaves_the_rest_to_be_priced() -
     early = int(found.waits.blocked.argmax())
     assert found.waits.work[early] == -1
     assert not found.removable[early]
-    seen = fidelity(found)
+    seen = measure_fidelity(found)
     assert seen.trusted, seen.reason
     assert abs(seen.span_error) < 0.001
     every = found.waits.host.tolist()
@@ -249,8 +249,8 @@ def test_a_device_that_idles_a_fifth_of_the_time_is_not_what_limits(length: floa
         trace.launch("gemm", begin, kernel=(begin + 6, length))
         trace.wait(begin + 10, length - 2)
     now = model(trace).replay()
-    assert busy(now) == pytest.approx(length / 100, abs=0.03)
-    assert limiter(now) == limits
+    assert busy_share(now) == pytest.approx(length / 100, abs=0.03)
+    assert find_limiter(now) == limits
 
 
 def test_a_device_between_two_kernels_that_are_queued_does_not_idle() -> None:
@@ -259,4 +259,4 @@ def test_a_device_between_two_kernels_that_are_queued_does_not_idle() -> None:
     for number in range(60):
         trace.launch("add", 10 + 5 * number, kernel=(407.5 + 4 * number, 2.5))
     trace.wait(320, 330)
-    assert busy(model(trace).replay()) > 0.95
+    assert busy_share(model(trace).replay()) > 0.95

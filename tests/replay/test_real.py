@@ -7,28 +7,28 @@ from collections.abc import Callable
 
 import pytest
 
-from gapless.replay.fidelity import fidelity
-from gapless.replay.model import Model, build
-from gapless.replay.price import Prices, prices
+from gapless.replay.fidelity import measure_fidelity
+from gapless.replay.model import ReplayModel, build
+from gapless.replay.price import GroupPrices, price_groups
 from gapless.trace.timeline import HostKind, Timeline
 
 Real = Callable[[str], Timeline]
 
 
-def model(timeline: Timeline) -> Model:
+def model(timeline: Timeline) -> ReplayModel:
     found = build(timeline)
-    assert isinstance(found, Model)
+    assert isinstance(found, ReplayModel)
     return found
 
 
-def priced(found: Model) -> Prices[str]:
+def priced(found: ReplayModel) -> GroupPrices[str]:
     """The waits priced by the outermost operator around them."""
     timeline = found.timeline
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for row in found.waits.host.tolist():
         around = [r for r in timeline.with_ancestors(row) if timeline.host.kind[r] == HostKind.OPERATOR]
         groups[timeline.names[timeline.host.name[around[-1]]] if around else ""].append(row)
-    return prices(found, groups)
+    return price_groups(found, groups)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def priced(found: Model) -> Prices[str]:
 )
 def test_the_unchanged_replay_meets_the_profile(real: Real, ending: str) -> None:
     found = model(real(ending))
-    seen = fidelity(found)
+    seen = measure_fidelity(found)
     assert seen.trusted, seen.reason
     assert abs(seen.span_error) < 0.005
     assert seen.drift < 0.01
     assert seen.explained > 0.95
     assert seen.wait_error < 0.1
-    assert found.program.cut <= 1
+    assert found.program.edges_cut <= 1
 
 
 @pytest.mark.parametrize("ending", ["d242", "c14b", "eeda", "26e8", "faff"])
@@ -62,7 +62,7 @@ def test_prices_of_real_profiles_keep_the_laws(real: Real, ending: str) -> None:
 def test_waits_stand_in_for_one_another(real: Real) -> None:
     """Removing what one call does saves little, removing what all do saves the time of ten steps."""
     found = model(real("d242"))
-    each = prices(found, {row: [row] for row in found.waits.host.tolist()})
+    each = price_groups(found, {row: [row] for row in found.waits.host.tolist()})
     assert each.all > 290_000_000
     assert sum(price.alone for price in each.each.values()) < 0.3 * each.all
 

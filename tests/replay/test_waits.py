@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from tracing import Trace
 
-from gapless.replay.waits import WaitKind, Waits, waits
+from gapless.replay.waits import WaitKind, WaitTable, find_waits
 from gapless.trace.timeline import Timeline
 
 
-def found(trace: Trace) -> tuple[Timeline, Waits]:
+def found(trace: Trace) -> tuple[Timeline, WaitTable]:
     timeline = trace.timeline()
-    return timeline, waits(timeline)
+    return timeline, find_waits(timeline)
 
 
-def call_names(timeline: Timeline, table: Waits) -> list[str]:
+def call_names(timeline: Timeline, table: WaitTable) -> list[str]:
     return [timeline.names[timeline.host.name[row]] for row in table.host]
 
 

@@ -1,1 +1,1 @@
-"""`Timeline` run again under changed assumptions (no torch)."""
+"""Replay a `Timeline` under changed assumptions (without torch)."""

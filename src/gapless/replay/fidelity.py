@@ -1,4 +1,4 @@
-"""How well the unchanged replay meets the profile: whether a price is a number or a bound."""
+"""Measure how well the unchanged replay matches the profile: whether a price is a number or a bound."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.replay.model import Model
-from gapless.replay.outcome import Outcome
+from gapless.replay.model import ReplayModel
+from gapless.replay.outcome import ReplayOutcome
 from gapless.trace.timeline import Bools, Ints, percentile
 
-LEAST_WORK = 50
-"""Device operations below which nothing is said."""
-SPAN, DRIFT, EXPLAINED, BLOCKED = 0.02, 0.02, 0.9, 0.1
-"""How far a replay may be off: shares of the span, of the span, of the blocked time, of the blocked time."""
-SMALL = 0.005
-"""A share of the span: errors of waits that sum to less decide nothing."""
-SHORT = 50_000
-"""Nanoseconds: shorter waits are mostly the call itself, and clocks of whole microseconds blur them."""
+MIN_OPERATIONS = 50
+"""With fewer device operations nothing can be said."""
+MAX_SPAN_ERROR, MAX_DRIFT, MIN_EXPLAINED, MAX_BLOCKED_ERROR = 0.02, 0.02, 0.9, 0.1
+"""Largest errors of a replay, as shares of the span, the span, the blocked time and the blocked time."""
+MIN_SHARE_OF_SPAN = 0.005
+"""Errors of waits that sum to a smaller share of the span are irrelevant."""
+MIN_WAIT_NS = 50_000
+"""Shorter waits are mostly the call itself, and blurred by clocks of whole microseconds."""
 
 
 @dataclass(frozen=True)
-class Fidelity:
-    """The unchanged replay against the profile it was made from.
+class ReplayFidelity:
+    """The unchanged replay compared with its profile.
 
-    `span_error` is signed and `drift` the 95th percentile of how far device operations begin from where they
-    began; both are shares of the span. `explained` is the share of the `blocked` nanoseconds that end with
-    the work waited for (1 where nothing was blocked); short calls that had nothing to wait for are no part
-    of these. `wait_error` is the median relative error of the derived
-    lengths of the `waits` waits that had something to wait for and took 50 µs or more (-1: there are none),
-    `blocked_error` the sum of all errors as a share of all blocked time. `reasons` say what is too far off.
+    `span_error` is signed and `drift` the 95th percentile of how far device operations begin from their
+    recorded begin; both are shares of the span. `explained` is the share of the `blocked` nanoseconds that
+    end with the work waited for (1 if nothing was blocked), without short calls that had nothing to wait for.
+    `wait_error` is the median relative error of the derived lengths of the `waits` waits that had something
+    to wait for and took 50 µs or more (-1: there are none), `blocked_error` the sum of all errors as a share
+    of all blocked time. `reasons` say what is too far off.
     """
 
     span_error: float
@@ -43,7 +43,7 @@ class Fidelity:
 
     @property
     def trusted(self) -> bool:
-        """Whether prices from this model are numbers; else they are bounds, for `reason`."""
+        """Whether prices of this model are numbers; else they are bounds, for `reason`."""
         return not self.reasons
 
     @property
@@ -51,8 +51,8 @@ class Fidelity:
         return "; ".join(self.reasons)
 
 
-def fidelity(model: Model, outcome: Outcome | None = None) -> Fidelity:
-    """Compares the unchanged replay of `model` (`outcome`, where it is at hand) with its profile."""
+def measure_fidelity(model: ReplayModel, outcome: ReplayOutcome | None = None) -> ReplayFidelity:
+    """Compare the unchanged replay of `model` (`outcome`, if already computed) with its profile."""
     outcome = outcome or model.replay()
     work, span = model.timeline.work, max(model.recorded, 1)
     anchors = model.graph.anchors
@@ -61,10 +61,10 @@ def fidelity(model: Model, outcome: Outcome | None = None) -> Fidelity:
     derived = outcome.stays[of_wait]
     error = np.abs(derived - recorded)
     held = work.end[anchors.work[of_wait]] > anchors.arrive[of_wait]
-    counted = (held & (recorded >= SHORT)) | (derived - anchors.own[of_wait] >= SHORT)
-    explained, blocked = _explained(model, of_wait, held)
+    counted = (held & (recorded >= MIN_WAIT_NS)) | (derived - anchors.own[of_wait] >= MIN_WAIT_NS)
+    explained, blocked = _explained_and_blocked(model, of_wait, held)
     total = int(model.waits.blocked.sum())
-    found = Fidelity(
+    compared = ReplayFidelity(
         span_error=(outcome.span - model.recorded) / span,
         drift=percentile(np.abs(outcome.work_start - work.start), 95) / span,
         explained=explained / blocked if blocked else 1.0,
@@ -74,50 +74,55 @@ def fidelity(model: Model, outcome: Outcome | None = None) -> Fidelity:
         blocked_error=int(error.sum()) / total if total else 0.0,
         reasons=(),
     )
-    return Fidelity(**{**found.__dict__, "reasons": _reasons(model, found, total, span)})
+    return ReplayFidelity(**{**compared.__dict__, "reasons": _distrust_reasons(model, compared, total, span)})
 
 
 def _median(values: Ints) -> float:
     return float(np.median(values)) if len(values) else -1.0
 
 
-def _explained(model: Model, of_wait: Bools, held: Bools) -> tuple[int, int]:
-    """The blocked time that what is waited for accounts for, by the profile's own times; and all of it."""
+def _explained_and_blocked(model: ReplayModel, of_wait: Bools, held: Bools) -> tuple[int, int]:
+    """Return the blocked time that the recorded end of the waited-for work explains, and all blocked time."""
     anchors, work, table = model.graph.anchors, model.timeline.work, model.waits
     wait, arrive = anchors.wait[of_wait], anchors.arrive[of_wait]
     due = work.end[anchors.work[of_wait]] + anchors.after[of_wait] - arrive
     part = np.minimum(np.maximum(due, anchors.own[of_wait]), anchors.leave[of_wait] - arrive)
-    counted = (table.blocked >= SHORT) & ~_fixed(model)
+    counted = (table.blocked >= MIN_WAIT_NS) & ~_fixed_waits(model)
     counted[wait[held]] = True
     return int(part[counted[wait]].sum()), int(table.blocked[counted].sum())
 
 
-def _fixed(model: Model) -> Bools:
-    """Waits for something that the profile does not show, before any that could be left out: whatever is left
-    out, they end when they did."""
+def _fixed_waits(model: ReplayModel) -> Bools:
+    """Mark waits for unknown work that come before any removable wait: removals cannot change their end."""
     table = model.waits
     first = table.start[model.removable].min(initial=int(table.end.max(initial=0)) + 1)
-    found: Bools = (table.work < 0) & (table.end <= first)
-    return found
+    fixed: Bools = (table.work < 0) & (table.end <= first)
+    return fixed
 
 
-def _reasons(model: Model, found: Fidelity, total: int, span: int) -> tuple[str, ...]:
+def _distrust_reasons(model: ReplayModel, compared: ReplayFidelity, total: int, span: int) -> tuple[str, ...]:
     reasons = []
     count = len(model.timeline.work)
-    if count < LEAST_WORK:
+    if count < MIN_OPERATIONS:
         reasons.append(f"the profile contains only {count} device operations")
     if model.timeline.facts.truncated:
         reasons.append("the file is truncated")
-    if abs(found.span_error) > SPAN:
-        reasons.append(f"the unchanged replay takes {found.span_error:+.1%} of the recorded time")
-    if found.drift > DRIFT:
+    if abs(compared.span_error) > MAX_SPAN_ERROR:
+        reasons.append(f"the unchanged replay takes {compared.span_error:+.1%} of the recorded time")
+    if compared.drift > MAX_DRIFT:
         reasons.append(
-            f"device work starts up to {found.drift:.1%} of the profile away from its recorded start"
+            f"device work starts up to {compared.drift:.1%} of the profile away from its recorded start"
         )
-    if found.explained < EXPLAINED and (1 - found.explained) * found.blocked > SMALL * span:
+    if (
+        compared.explained < MIN_EXPLAINED
+        and (1 - compared.explained) * compared.blocked > MIN_SHARE_OF_SPAN * span
+    ):
         reasons.append(
-            f"only {found.explained:.0%} of the blocked time ends with the work that was waited for"
+            f"only {compared.explained:.0%} of the blocked time ends with the work that was waited for"
         )
-    if found.blocked_error > BLOCKED and found.blocked_error * total > SMALL * span:
-        reasons.append(f"the lengths of the syncs are {found.blocked_error:.0%} off")
+    if (
+        compared.blocked_error > MAX_BLOCKED_ERROR
+        and compared.blocked_error * total > MIN_SHARE_OF_SPAN * span
+    ):
+        reasons.append(f"the lengths of the syncs are {compared.blocked_error:.0%} off")
     return tuple(reasons)

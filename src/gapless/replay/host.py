@@ -1,4 +1,4 @@
-"""Moments at which a thread's clock is set by something other than its own past."""
+"""Find moments at which a thread's clock is set by something other than its own past."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.replay.latency import Launches, Returns, medians
-from gapless.replay.threads import Handovers, handovers
-from gapless.replay.waits import Links, WaitKind, Waits
+from gapless.replay.latency import LaunchTimes, WaitReturns, group_medians
+from gapless.replay.threads import Handovers, find_handovers
+from gapless.replay.waits import LaunchLinks, WaitKind, WaitTable
 from gapless.trace.names import LOADING
 from gapless.trace.timeline import HostKind, Ints, Table, Timeline, concatenate, is_among
 
-DEPTH = 1022
+QUEUE_DEPTH = 1022
 """Operations that CUDA queues per stream before a launch blocks."""
-EVERY = 64
-"""A launch in so many is checked against it."""
-LATE, LATE_SHARE = 1_000_000, 0.02
-"""Nanoseconds, and a share of the time since the batch before: a data loader with workers that takes longer
-than both had no batch ready. What is shorter is the host's own work of taking a batch over."""
-KEPT = 6_000
-"""Nanoseconds: the most that the call of a copy takes when it no longer blocks."""
+CHECKED_LAUNCHES = 64
+"""One launch in so many is checked against the queue's depth."""
+MIN_LATE_NS, MIN_LATE_SHARE = 1_000_000, 0.02
+"""Nanoseconds, and a share of the time since the previous batch: a data loader with workers that takes longer
+than both had no batch ready. Shorter times are the host's own work of receiving a batch.
+"""
+MAX_UNBLOCKED_COPY_NS = 6_000
+"""The longest that the call of a copy takes once it no longer blocks."""
 
 WAIT, HANDOVER, LOADER, QUEUE = range(4)
 
@@ -29,11 +30,11 @@ WAIT, HANDOVER, LOADER, QUEUE = range(4)
 class Anchors(Table):
     """Moments of threads, ordered by thread and `leave`.
 
-    At `arrive` the thread begins to wait and at `leave` it goes on, as recorded. It needs `own` nanoseconds
-    itself (`bare` when the wait is removed) and goes on no earlier than `after` nanoseconds past the end of
-    the operation `work` (its start where `kind` is QUEUE); or past the moment `stopped` of the thread
-    `source`; or past the origin (`work` and `source` -1). `wait` is a position in `Waits` or -1, `kind` one
-    of WAIT, HANDOVER, LOADER and QUEUE.
+    The thread begins to wait at `arrive` and continues at `leave`, as recorded. It needs `own` nanoseconds
+    itself (`bare` if the wait is removed) and continues no earlier than `after` nanoseconds past the end of
+    the operation `work` (its start if `kind` is QUEUE); or past the moment `stopped` of the thread `source`;
+    or past the origin (`work` and `source` -1). `wait` is an index into `WaitTable` or -1, `kind` one of
+    WAIT, HANDOVER, LOADER and QUEUE.
     """
 
     kind: Ints
@@ -49,27 +50,32 @@ class Anchors(Table):
     wait: Ints
 
 
-def anchors(
-    timeline: Timeline, known: Links, table: Waits, returns: Returns, launches: Launches, threads: list[int]
+def find_anchors(
+    timeline: Timeline,
+    links: LaunchLinks,
+    table: WaitTable,
+    returns: WaitReturns,
+    launches: LaunchTimes,
+    threads: list[int],
 ) -> Anchors:
-    """All such moments of `threads`."""
-    found = concatenate(
+    """Find all anchors of `threads`."""
+    moments = concatenate(
         [
             _wait_anchors(timeline, table, returns),
-            _handover_anchors(handovers(timeline, threads)),
-            _queue_anchors(timeline, known, table),
+            _handover_anchors(find_handovers(timeline, threads)),
+            _queue_anchors(timeline, links, table),
         ]
     )
-    found = concatenate([found, _free_of(found, _loader_anchors(timeline, threads))])
-    order = np.lexsort((found.arrive, found.leave, found.thread))
-    return found.take(order)
+    moments = concatenate([moments, _outside_others(moments, _loader_anchors(timeline, threads))])
+    order = np.lexsort((moments.arrive, moments.leave, moments.thread))
+    return moments.take(order)
 
 
-def _wait_anchors(timeline: Timeline, table: Waits, returns: Returns) -> Anchors:
+def _wait_anchors(timeline: Timeline, table: WaitTable, returns: WaitReturns) -> Anchors:
     host = timeline.host
-    known = np.flatnonzero(table.work >= 0)
-    paired = known[table.sync[known] >= 0]
-    alone = known[table.sync[known] < 0]
+    with_work = np.flatnonzero(table.work >= 0)
+    paired = with_work[table.sync[with_work] >= 0]
+    alone = with_work[table.sync[with_work] < 0]
     staged = paired[table.blocks[paired]]
     copies = table.kind == WaitKind.COPY
 
@@ -81,7 +87,7 @@ def _wait_anchors(timeline: Timeline, table: Waits, returns: Returns) -> Anchors
         )  # fmt: skip
 
     def kept(which: Ints, own: Ints) -> Ints:
-        return np.where(copies[which], np.minimum(own, KEPT), 0)
+        return np.where(copies[which], np.minimum(own, MAX_UNBLOCKED_COPY_NS), 0)
 
     return concatenate(
         [
@@ -95,40 +101,48 @@ def _wait_anchors(timeline: Timeline, table: Waits, returns: Returns) -> Anchors
     )  # fmt: skip
 
 
-def _handover_anchors(found: Handovers) -> Anchors:
-    none = np.full(len(found.to), -1, np.int64)
-    zero = np.zeros(len(found.to), np.int64)
+def _handover_anchors(handovers: Handovers) -> Anchors:
+    none = np.full(len(handovers.to), -1, np.int64)
+    zero = np.zeros(len(handovers.to), np.int64)
     return Anchors(
-        zero + HANDOVER, found.to, found.start, found.end, zero, zero, none, found.end - found.stopped,
-        found.source, found.stopped, none,
+        zero + HANDOVER, handovers.to, handovers.start, handovers.end, zero, zero, none,
+        handovers.end - handovers.stopped,
+        handovers.source, handovers.stopped, none,
     )  # fmt: skip
 
 
-def _queue_anchors(timeline: Timeline, known: Links, table: Waits) -> Anchors:
-    """Launches that must wait until the operation `DEPTH` places before them has begun (CUDA only)."""
+def _queue_anchors(timeline: Timeline, links: LaunchLinks, table: WaitTable) -> Anchors:
+    """Return anchors of launches that wait until the operation `QUEUE_DEPTH` before them has begun (CUDA
+    only).
+    """
     host, work = timeline.host, timeline.work
     parts: list[tuple[Ints, Ints]] = []
     if timeline.facts.vendor == "nvidia":
-        single = np.bincount(np.maximum(known.call, 0)) == 1
-        for stream in range(len(known.stream_id)):
-            mine = known.launched[known.stream[known.launched] == stream]
-            mine = mine[known.call[mine] >= 0]
-            mine = mine[single[known.call[mine]]]
-            later, earlier = mine[DEPTH::EVERY], mine[: max(len(mine) - DEPTH, 0) : EVERY]
+        single = np.bincount(np.maximum(links.call, 0)) == 1
+        for stream in range(len(links.stream_id)):
+            mine = links.launched[links.stream[links.launched] == stream]
+            mine = mine[links.call[mine] >= 0]
+            mine = mine[single[links.call[mine]]]
+            later, earlier = (
+                mine[QUEUE_DEPTH::CHECKED_LAUNCHES],
+                mine[: max(len(mine) - QUEUE_DEPTH, 0) : CHECKED_LAUNCHES],
+            )
             parts.append((later, earlier))
     later = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.int64)
     earlier = np.concatenate([part[1] for part in parts]) if parts else np.empty(0, np.int64)
-    call = known.call[later]
-    # Where launches went on with more than that queued, the limit is not this one.
+    call = links.call[later]
+    # if launches continued with more than that queued, this is not the limit
     holds = (work.start[earlier] <= host.end[call]) & ~is_among(call, table.host)
     later, earlier, call = later[holds], earlier[holds], call[holds]
     blocked = work.start[earlier] > host.start[call]
     length = host.end[call] - host.start[call]
-    usual = medians(np.zeros(len(call), np.int64)[~blocked], length[~blocked], np.array([5_000]))[0]
+    usual = group_medians(np.zeros(len(call), np.int64)[~blocked], length[~blocked], np.array([5_000]))[0]
     none = np.full(len(call), -1, np.int64)
     leave = np.where(blocked, host.end[call], host.start[call])
     own = np.where(blocked, np.minimum(usual, length), 0)
-    after = medians(blocked.astype(np.int64), (host.end[call] - work.start[earlier]), np.array([0, 2_000]))
+    after = group_medians(
+        blocked.astype(np.int64), (host.end[call] - work.start[earlier]), np.array([0, 2_000])
+    )
     return Anchors(
         none * 0 + QUEUE, host.thread[call].astype(np.int64), host.start[call], leave, own, own, earlier,
         np.where(blocked, after[1], 0), none, none, none,
@@ -136,7 +150,7 @@ def _queue_anchors(timeline: Timeline, known: Links, table: Waits) -> Anchors:
 
 
 def loader_rows(timeline: Timeline) -> Ints:
-    """The host rows in which the next batch is taken from a DataLoader, outermost only."""
+    """Return the host rows in which the next batch is taken from a DataLoader, outermost only."""
     named = timeline.names_where(LOADING.match)
     host = timeline.host
     rows = np.flatnonzero(named[host.name] & (host.kind != HostKind.FRAME))
@@ -149,7 +163,7 @@ def loader_rows(timeline: Timeline) -> Ints:
 
 
 def _loader_anchors(timeline: Timeline, threads: list[int]) -> Anchors:
-    """Batches of worker processes that were late: they come when they come."""
+    """Return anchors of late batches from worker processes; they arrive at their recorded times."""
     host = timeline.host
     rows = loader_rows(timeline)
     rows = rows[np.isin(host.thread[rows], threads)]
@@ -158,9 +172,9 @@ def _loader_anchors(timeline: Timeline, threads: list[int]) -> Anchors:
     many = workers[host.name[rows]]
     same = np.concatenate([[False], host.thread[rows[1:]] == host.thread[rows[:-1]]])[: len(rows)]
     since = np.where(same, host.start[rows] - np.roll(host.start[rows], 1), host.start[rows])
-    late = many & (length > np.maximum(LATE, LATE_SHARE * since))
+    late = many & (length > np.maximum(MIN_LATE_NS, MIN_LATE_SHARE * since))
     prompt = many & ~late
-    own = int(np.median(length[prompt])) if prompt.any() else LATE // 10
+    own = int(np.median(length[prompt])) if prompt.any() else MIN_LATE_NS // 10
     rows = rows[late]
     none = np.full(len(rows), -1, np.int64)
     return Anchors(
@@ -169,10 +183,10 @@ def _loader_anchors(timeline: Timeline, threads: list[int]) -> Anchors:
     )  # fmt: skip
 
 
-def _free_of(others: Anchors, found: Anchors) -> Anchors:
-    """Those of `found` in which no other anchor lies."""
+def _outside_others(existing: Anchors, candidates: Anchors) -> Anchors:
+    """Return the candidates in which no existing anchor lies."""
     keep = [
-        not ((others.thread == t) & (others.leave > start) & (others.arrive < end)).any()
-        for t, start, end in zip(found.thread, found.arrive, found.leave, strict=True)
+        not ((existing.thread == t) & (existing.leave > start) & (existing.arrive < end)).any()
+        for t, start, end in zip(candidates.thread, candidates.arrive, candidates.leave, strict=True)
     ]
-    return found.take(np.array(keep, bool))
+    return candidates.take(np.array(keep, bool))

@@ -1,4 +1,4 @@
-"""Which call launched which device work, and what the names of calls and copies say."""
+"""Link device work to the calls that launched it, and classify calls and copies by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL = re.compile(r"(cuda|hip|cu)(Event|Stream)Query")
 
 @dataclass(frozen=True)
 class CallNames:
-    """For each name of a timeline what a call of that name does."""
+    """What a call of each name of a timeline does."""
 
     stream_sync: Bools
     event_sync: Bools
@@ -36,8 +36,8 @@ class CallNames:
     poll: Bools
 
 
-def call_names(timeline: Timeline) -> CallNames:
-    """Looks every name up once."""
+def classify_call_names(timeline: Timeline) -> CallNames:
+    """Classify every name once."""
     return CallNames(
         *(
             timeline.names_where(pattern.match)
@@ -47,11 +47,11 @@ def call_names(timeline: Timeline) -> CallNames:
 
 
 @dataclass(frozen=True)
-class Copies:
-    """For each device operation whether it is a copy between host and device, and from or to what memory.
+class CopyKinds:
+    """For each device operation, whether it is a copy between host and device, and the kind of host memory.
 
-    `pageable` and `pinned` are both False where the profile does not say (AMD). ROCm calls a copy of pinned
-    memory one within the device ("DtoD"): a blocking one is taken for a read, which most of them are.
+    `pageable` and `pinned` are both False if the profile does not say (AMD). ROCm reports a copy of pinned
+    memory as one within the device ("DtoD"): a blocking one is taken for a read, as most are.
     """
 
     to_host: Bools
@@ -60,8 +60,8 @@ class Copies:
     pinned: Bools
 
 
-def copies(timeline: Timeline) -> Copies:
-    """What the names of the copies say ("Memcpy DtoH (Device -> Pageable)"), and those of their calls."""
+def classify_copies(timeline: Timeline) -> CopyKinds:
+    """Classify copies by their names ("Memcpy DtoH (Device -> Pageable)") and those of their calls."""
     work, call = timeline.work, timeline.launchers
     memcpy = work.kind == WorkKind.MEMCPY
 
@@ -72,7 +72,7 @@ def copies(timeline: Timeline) -> Copies:
     read = named("DtoD") & (call >= 0)
     if read.any():
         read &= timeline.names_where(_HOST_COPY.match)[timeline.host.name[call]]
-    return Copies(
+    return CopyKinds(
         to_host=named("DtoH") | read,
         to_device=named("HtoD"),
         pageable=named("Pageable"),
@@ -80,8 +80,8 @@ def copies(timeline: Timeline) -> Copies:
     )
 
 
-def streams(timeline: Timeline) -> tuple[Ints, Ints, Ints]:
-    """For each device operation the number of its stream, and for each number its device and stream id."""
+def number_streams(timeline: Timeline) -> tuple[Ints, Ints, Ints]:
+    """Return the stream number of each device operation, and the device and stream id of each number."""
     work = timeline.work
     if not len(work):
         none = np.empty(0, np.int64)
@@ -97,15 +97,15 @@ def streams(timeline: Timeline) -> tuple[Ints, Ints, Ints]:
 
 
 @dataclass(frozen=True)
-class Links:
-    """What ties the calls of a timeline to its device work; computed once and shared.
+class LaunchLinks:
+    """Links between the calls of a timeline and its device work; computed once and shared.
 
     `call` is the launching call of each device operation (-1: none), `stream` the number of its stream.
-    `launched` orders operations by the time of their launch, `launches` are these times.
+    `launched` orders operations by launch time, `launches` are these times.
     """
 
     names: CallNames
-    copies: Copies
+    copies: CopyKinds
     call: Ints
     stream: Ints
     stream_device: Ints
@@ -114,12 +114,21 @@ class Links:
     launches: Ints
 
 
-def links(timeline: Timeline) -> Links:
-    """Ties calls and device work together. Work without a call counts as launched when it began."""
+def find_links(timeline: Timeline) -> LaunchLinks:
+    """Link calls and device work. Work without a call counts as launched when it began."""
     call = timeline.launchers
-    number, device, stream = streams(timeline)
+    number, device, stream = number_streams(timeline)
     time = timeline.work.start.copy()
     linked = call >= 0
     time[linked] = timeline.host.start[call[linked]]
     order = np.argsort(time, kind="stable")
-    return Links(call_names(timeline), copies(timeline), call, number, device, stream, order, time[order])
+    return LaunchLinks(
+        classify_call_names(timeline),
+        classify_copies(timeline),
+        call,
+        number,
+        device,
+        stream,
+        order,
+        time[order],
+    )

@@ -1,4 +1,4 @@
-"""`build`: a timeline as a model of what depends on what, to be replayed under changed assumptions."""
+"""`build`: turn a timeline into a model of dependences that can be replayed under changes."""
 
 from __future__ import annotations
 
@@ -9,102 +9,114 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gapless.replay.change import NOTHING, Change, without
-from gapless.replay.clock import Clock
+from gapless.replay.change import NO_CHANGE, ReplayChange, remove_waits
+from gapless.replay.clock import HostClock
 from gapless.replay.dependences import Dependences
-from gapless.replay.device import crossings, device_order
-from gapless.replay.graph import collective_kernels, graph
-from gapless.replay.host import anchors
+from gapless.replay.device import find_crossings, order_work
+from gapless.replay.graph import build_graph, find_collectives
+from gapless.replay.host import find_anchors
 from gapless.replay.latency import fit_launches, fit_returns, previous_on_stream
-from gapless.replay.outcome import Outcome
-from gapless.replay.program import NEVER, program
-from gapless.replay.steps import steps
+from gapless.replay.outcome import ReplayOutcome
+from gapless.replay.program import NO_EDGE, order_nodes
+from gapless.replay.steps import find_steps
 from gapless.replay.threads import active_threads
-from gapless.replay.waits import links, waits
-from gapless.replay.weights import Weights, edges, host_clock, removed, weights
+from gapless.replay.waits import find_links, find_waits
+from gapless.replay.weights import Weights, compute_weights, find_edges, host_clock, removed_anchors
 from gapless.trace.timeline import Bools, Ints, Timeline
 
-MANY = 12
-"""From so many replays on they run together."""
-TOGETHER = 8 << 20
-"""Moments of replays that run together, at most: each takes eight bytes, and twice that for its weights."""
+MIN_RUNS_TOGETHER = 12
+"""From this many replays on, they run together."""
+MAX_MOMENTS_TOGETHER = 8 << 20
+"""Moments of replays that run together: each takes eight bytes, and twice that for its weights."""
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ReplayRefusal:
     """Why a timeline cannot be replayed."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Model(Dependences):
-    """What depends on what in a profile, to be replayed under changes."""
+class ReplayModel(Dependences):
+    """The dependences of a profile, to be replayed under changes."""
 
-    def replay(self, change: Change = NOTHING) -> Outcome:
-        """Runs the profile again under `change`."""
+    def replay(self, change: ReplayChange = NO_CHANGE) -> ReplayOutcome:
+        """Replay the profile under `change`."""
         if change.removes_only:
-            of, (to_a, to_b) = self._unchanged, self._arranged
+            weights, (to_a, to_b) = self._unchanged, self._arranged
         else:
-            of = self._weights(change)
-            to_a, to_b = self.program.arranged(of.to_a, of.to_b)
-        gone = removed(self.graph.anchors, self.marked(change.without))
-        time = self.program.run(*self._without(gone, to_a, to_b, of.clock))
-        return Outcome(self, change, of, gone, time)
+            weights = self._weights(change)
+            to_a, to_b = self.program.by_position(weights.to_a, weights.to_b)
+        gone = removed_anchors(self.graph.anchors, self.marked(change.without))
+        time = self.program.run(*self._without(gone, to_a, to_b, weights.clock))
+        return ReplayOutcome(self, change, weights, gone, time)
 
     def span(self, rows: Iterable[int] = ()) -> int:
-        """The span without the waits of these host rows, in nanoseconds; `replay` in short."""
+        """Return the span without the waits of these host rows, in nanoseconds; a shortcut of `replay`."""
         return self.spans()([self.marked(rows)])[0]
 
-    def spans(self, change: Change = NOTHING) -> Callable[[Sequence[Bools]], list[int]]:
-        """Gives the spans under `change` without each of some sets of waits, marked in `waits`."""
-        of = self._unchanged if change == NOTHING else self._weights(change)
-        to_a, to_b = self._arranged if change == NOTHING else self.program.arranged(of.to_a, of.to_b)
+    def spans(self, change: ReplayChange = NO_CHANGE) -> Callable[[Sequence[Bools]], list[int]]:
+        """Return a function from sets of waits (marked in `waits`) to the spans under `change` without
+        each.
+        """
+        weights = self._unchanged if change == NO_CHANGE else self._weights(change)
+        to_a, to_b = (
+            self._arranged if change == NO_CHANGE else self.program.by_position(weights.to_a, weights.to_b)
+        )
         start, anchors = self.timeline.span[0], self.graph.anchors
 
         def run(sets: Sequence[Bools]) -> list[int]:
-            sets = [removed(anchors, marked) for marked in sets]
-            if len(sets) >= MANY:
+            sets = [removed_anchors(anchors, marked) for marked in sets]
+            if len(sets) >= MIN_RUNS_TOGETHER:
                 return [
                     end - start
-                    for part in _parts(sets, len(self.program.a))
-                    for end in self._many(part, to_a, to_b, of.clock)
+                    for part in _batches_of(sets, len(self.program.a))
+                    for end in self._ends_without(part, to_a, to_b, weights.clock)
                 ]
-            runs = (self.program.run(*self._without(gone, to_a, to_b, of.clock)) for gone in sets)
+            runs = (self.program.run(*self._without(gone, to_a, to_b, weights.clock)) for gone in sets)
             return [self.last(time) - start for time in runs]
 
         return run
 
     def changed(
-        self, changes: Sequence[Change], sets: Sequence[Bools]
-    ) -> Iterator[tuple[list[int], Outcome]]:
-        """For each change the spans without each of some sets of waits, and the outcome without the first."""
+        self, changes: Sequence[ReplayChange], sets: Sequence[Bools]
+    ) -> Iterator[tuple[list[int], ReplayOutcome]]:
+        """Yield for each change the spans without each of some sets of waits, and the outcome without the
+        first set.
+        """
         start = self.timeline.span[0]
-        gone = [removed(self.graph.anchors, one) for one in sets]
-        most = max(1, TOGETHER // (len(gone) * len(self.program.a)))
+        gone = [removed_anchors(self.graph.anchors, marked) for marked in sets]
+        most = max(1, MAX_MOMENTS_TOGETHER // (len(gone) * len(self.program.a)))
         for begin in range(0, len(changes), most):
             part = changes[begin : begin + most]
-            found = [self._weights(change) for change in part]
-            at = [(of, self.program.arranged(of.to_a, of.to_b)) for of in found]
-            pairs = [self._without(one, *weights, of.clock) for of, weights in at for one in gone]
+            weights_of = [self._weights(change) for change in part]
+            pairs_of_weights = [
+                (weights, self.program.by_position(weights.to_a, weights.to_b)) for weights in weights_of
+            ]
+            pairs = [
+                self._without(removed, *weights, of.clock)
+                for of, weights in pairs_of_weights
+                for removed in gone
+            ]
             to_a, to_b = (np.stack(columns, axis=1) for columns in zip(*pairs, strict=True))
             time = self.program.run_all(to_a, to_b)
             ends = np.max([time[position] + rest for position, rest in self.tails], axis=0) - start
-            for number, (change, of) in enumerate(zip(part, found, strict=True)):
+            for number, (change, of) in enumerate(zip(part, weights_of, strict=True)):
                 own = ends[number * len(gone) : (number + 1) * len(gone)]
                 first = time[:, number * len(gone)].tolist()
-                yield own.tolist(), Outcome(self, change, of, gone[0], first)
+                yield own.tolist(), ReplayOutcome(self, change, of, gone[0], first)
 
     def marked(self, rows: Iterable[int]) -> Bools:
-        """Which waits are meant by these host rows (of a copy or of its synchronize) and can be removed."""
-        return self.meant(rows) & self.removable
+        """Mark the waits of these host rows (of a copy or its synchronize) that can be removed."""
+        return self.waits_of_rows(rows) & self.removable
 
-    def meant(self, rows: Iterable[int]) -> Bools:
-        """Which waits are meant by these host rows; rows that are no waits are passed over."""
-        found = np.zeros(len(self.waits), bool)
-        known = self._positions
-        found[[known[row] for row in rows if row in known]] = True
-        return found
+    def waits_of_rows(self, rows: Iterable[int]) -> Bools:
+        """Mark the waits of these host rows; other rows are ignored."""
+        marks = np.zeros(len(self.waits), bool)
+        positions = self._positions
+        marks[[positions[row] for row in rows if row in positions]] = True
+        return marks
 
     @cached_property
     def _positions(self) -> dict[int, int]:
@@ -112,8 +124,10 @@ class Model(Dependences):
         positions.update((row, i) for i, row in enumerate(self.waits.host.tolist()))
         return positions
 
-    def pinned(self, rows: Iterable[int] | None = None) -> Change:
-        """Makes pinned and unblocking the copies from pageable host memory (of these rows; None: all)."""
+    def pinned(self, rows: Iterable[int] | None = None) -> ReplayChange:
+        """Return the change that makes copies from pageable host memory pinned and non-blocking (of `rows`;
+        None: all).
+        """
         copies = self.links.copies
         of_copy = self.waits.copy >= 0
         copy = self.waits.copy[of_copy]
@@ -121,76 +135,85 @@ class Model(Dependences):
         wanted[of_copy] = copies.to_device[copy] & ~copies.pinned[copy]
         if rows is not None:
             wanted &= self.marked(rows)
-        return without(self.waits.host[wanted & self.removable].tolist())
+        return remove_waits(self.waits.host[wanted & self.removable].tolist())
 
     @cached_property
     def _unchanged(self) -> Weights:
-        return self._weights(NOTHING)
+        return self._weights(NO_CHANGE)
 
     @cached_property
     def _arranged(self) -> tuple[Ints, Ints]:
-        return self.program.arranged(self._unchanged.to_a, self._unchanged.to_b)
+        return self.program.by_position(self._unchanged.to_a, self._unchanged.to_b)
 
-    def _weights(self, change: Change) -> Weights:
+    def _weights(self, change: ReplayChange) -> Weights:
         clock = host_clock(self.timeline, self.links, self.steps, change)
-        return weights(self.timeline, self.graph, self.edges, self.launches, self.order, clock, change)
+        return compute_weights(
+            self.timeline, self.graph, self.edges, self.launches, self.order, clock, change
+        )
 
-    def _without(self, gone: Bools, to_a: Ints, to_b: Ints, clock: Clock) -> tuple[Ints, Ints]:
-        """The weights by position without these anchors."""
+    def _without(self, gone: Bools, to_a: Ints, to_b: Ints, clock: HostClock) -> tuple[Ints, Ints]:
+        """Return the weights by position without these anchors."""
         if not gone.any():
             return to_a, to_b
         to_a, to_b = to_a.copy(), to_b.copy()
         rows = np.flatnonzero(gone)
         at = self.program.place[rows + 1]
-        to_a[at] -= self._less(rows, clock)
-        to_b[at] = NEVER
+        to_a[at] -= self._time_saved(rows, clock)
+        to_b[at] = NO_EDGE
         return to_a, to_b
 
-    def _less(self, rows: Ints, clock: Clock) -> Ints:
-        """How much shorter the calls of these anchors are once they wait for nothing."""
-        return clock.paced(self.graph.anchors.own[rows] - self.graph.anchors.bare[rows])
+    def _time_saved(self, rows: Ints, clock: HostClock) -> Ints:
+        """Return how much shorter the calls of these anchors are once they wait for nothing."""
+        return clock.scale(self.graph.anchors.own[rows] - self.graph.anchors.bare[rows])
 
-    def _many(self, sets: list[Bools], to_a: Ints, to_b: Ints, clock: Clock) -> list[int]:
-        """The end of everything without each of these sets of anchors."""
+    def _ends_without(self, sets: list[Bools], to_a: Ints, to_b: Ints, clock: HostClock) -> list[int]:
+        """Return the end of the run without each of these sets of anchors."""
         gone = np.stack(sets, axis=1)
         rows = np.flatnonzero(gone.any(axis=1))
         gone, at = gone[rows], self.program.place[rows + 1]
-        less = self._less(rows, clock)
+        less = self._time_saved(rows, clock)
         a_there = to_a[at][:, None] - np.where(gone, less[:, None], 0)
-        b_there = np.where(gone, NEVER, to_b[at][:, None])
+        b_there = np.where(gone, NO_EDGE, to_b[at][:, None])
         time = self.program.run_many(to_a, to_b, at, a_there, b_there)
         ends: list[int] = np.max([time[position] + rest for position, rest in self.tails], axis=0).tolist()
         return ends
 
 
-def _parts(sets: list[Bools], nodes: int) -> Iterator[list[Bools]]:
-    size = max(1, TOGETHER // nodes)
+def _batches_of(sets: list[Bools], nodes: int) -> Iterator[list[Bools]]:
+    size = max(1, MAX_MOMENTS_TOGETHER // nodes)
     for begin in range(0, len(sets), size):
         yield sets[begin : begin + size]
 
 
-def build(timeline: Timeline, besides: Mapping[int, int] = MappingProxyType({})) -> Model | Refusal:
-    """The model of a timeline, or why there is none. `besides` has for rows of the host what calls that wait
-    do after that, in nanoseconds, where it is known: it goes with the wait."""
+def build(
+    timeline: Timeline, besides: Mapping[int, int] = MappingProxyType({})
+) -> ReplayModel | ReplayRefusal:
+    """Build the model of a timeline, or return why that is impossible. `besides` maps host rows of waiting
+    calls to the nanoseconds they spend after the wait, if known; these go with the wait.
+    """
     if not len(timeline.work):
-        return Refusal("the profile shows no work on a GPU")
-    known = links(timeline)
-    if not (known.call >= 0).any():
-        return Refusal("no GPU work can be matched to the call that launched it")
-    table = waits(timeline, known)
-    threads = active_threads(timeline, known, table)
-    before = previous_on_stream(known.stream)
+        return ReplayRefusal("the profile shows no work on a GPU")
+    links = find_links(timeline)
+    if not (links.call >= 0).any():
+        return ReplayRefusal("no GPU work can be matched to the call that launched it")
+    table = find_waits(timeline, links)
+    threads = active_threads(timeline, links, table)
+    before = previous_on_stream(links.stream)
     blocking = np.zeros(len(timeline.work), bool)
     blocking[table.copy[(table.copy >= 0) & table.blocks]] = True
-    launches = fit_launches(timeline, known, before, blocking)
-    order = device_order(timeline, known, before, launches)
-    crossed = crossings(timeline, known, order, launches)
-    order.released[crossed.work] = False  # another stream is the better explanation
-    moments = anchors(timeline, known, table, fit_returns(timeline, known, table, besides), launches, threads)
-    peers = np.flatnonzero(collective_kernels(timeline))
-    of = graph(timeline, known, moments, launches, order, crossed, peers)
-    at = edges(timeline, of, order)
+    launches = fit_launches(timeline, links, before, blocking)
+    order = order_work(timeline, links, before, launches)
+    crossed = find_crossings(timeline, links, order, launches)
+    order.released[crossed.work] = False  # another stream explains it better
+    moments = find_anchors(
+        timeline, links, table, fit_returns(timeline, links, table, besides), launches, threads
+    )
+    peers = np.flatnonzero(find_collectives(timeline))
+    graph = build_graph(timeline, links, moments, launches, order, crossed, peers)
+    node_edges = find_edges(timeline, graph, order)
     removable = (table.work >= 0) & ~table.final
-    marked = steps(timeline, threads)
-    ordered = program(at.a, at.b, at.when)
-    return Model(timeline, table, removable, threads, marked, known, launches, order, of, at, ordered)
+    marked = find_steps(timeline, threads)
+    ordered = order_nodes(node_edges.a, node_edges.b, node_edges.when)
+    return ReplayModel(
+        timeline, table, removable, threads, marked, links, launches, order, graph, node_edges, ordered
+    )

@@ -1,4 +1,4 @@
-"""`Outcome`: what a replay says."""
+"""`ReplayOutcome`: the times that a replay results in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gapless.replay.change import Change
+from gapless.replay.change import ReplayChange
 from gapless.replay.dependences import Dependences
 from gapless.replay.graph import last_anchor
 from gapless.replay.weights import Weights
@@ -15,18 +15,18 @@ from gapless.trace.timeline import Bools, Ints
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReplayOutcome:
     """A replay of `model` under `change`. All times are nanoseconds since the first event of the profile."""
 
     model: Dependences
-    change: Change
+    change: ReplayChange
     weights: Weights
     removed: Bools
     time: list[int]
 
     @property
     def span(self) -> int:
-        """From the first event to the end of everything."""
+        """The time from the first event to the end of the run."""
         return self.model.last(self.time) - self.model.timeline.span[0]
 
     @cached_property
@@ -38,13 +38,13 @@ class Outcome:
     @cached_property
     def work_end(self) -> Ints:
         """The end of every device operation, by row."""
-        of = self.model.graph
-        ends = of.stretches.unfold(
-            self.weights.own, self.weights.chained, self.nodes[of.hangs], self.nodes[of.chained]
+        graph = self.model.graph
+        ends = graph.stretches.unfold(
+            self.weights.own, self.weights.chained, self.nodes[graph.hangs], self.nodes[graph.chained]
         )
         result = np.empty(len(ends), np.int64)
-        result[of.rows] = ends
-        result[of.collectives] = self.nodes[of.peers]
+        result[graph.rows] = ends
+        result[graph.collectives] = self.nodes[graph.peers]
         return result
 
     @property
@@ -52,18 +52,18 @@ class Outcome:
         """The start of every device operation, by row."""
         starts: Ints = self.work_end - self.weights.length
         if self.change.collectives == "end":
-            of = self.model.graph
-            starts[of.collectives] = self.nodes[self.model.edges.a[of.peers]]
-            starts[of.collectives] -= self.weights.length[of.collectives]
+            graph = self.model.graph
+            starts[graph.collectives] = self.nodes[self.model.edges.a[graph.peers]]
+            starts[graph.collectives] -= self.weights.length[graph.collectives]
         return starts
 
     @cached_property
     def arrivals(self) -> Ints:
-        """When the host comes to each of the model's anchors (`Graph.anchors`)."""
-        of = self.model.graph
-        left = np.concatenate([[0], of.anchors.leave])[of.previous]
-        between = self.weights.clock.between(left, np.maximum(of.anchors.arrive, left))
-        times: Ints = self.nodes[of.previous] + between
+        """When the host arrives at each of the model's anchors (`DependencyGraph.anchors`)."""
+        graph = self.model.graph
+        left = np.concatenate([[0], graph.anchors.leave])[graph.previous]
+        between = self.weights.clock.between(left, np.maximum(graph.anchors.arrive, left))
+        times: Ints = self.nodes[graph.previous] + between
         return times
 
     @cached_property
@@ -74,14 +74,14 @@ class Outcome:
 
     @cached_property
     def blocked(self) -> Ints:
-        """How long the host is in each wait of `Model.waits`; what is left of a removed one is its launch."""
+        """How long the host is in each wait of `ReplayModel.waits`; of a removed wait its launch remains."""
         wait = self.model.graph.anchors.wait
         result = np.zeros(len(self.model.waits), np.int64)
         np.add.at(result, wait[wait >= 0], self.stays[wait >= 0])
         return result
 
     def at(self, thread: int, times: Ints) -> Ints:
-        """When `thread` is where it was at these recorded times."""
+        """Return when `thread` reaches the state it had at these recorded times."""
         anchors = self.model.graph.anchors
         node = last_anchor(anchors, np.full(len(times), thread), times)
         left = np.concatenate([[0], anchors.leave])[node]
@@ -90,7 +90,7 @@ class Outcome:
 
     @property
     def steps(self) -> Ints:
-        """The length of each step of `Model.steps`, on the host."""
+        """The length of each step of `ReplayModel.steps`, on the host."""
         steps = self.model.steps
         lengths: Ints = self.at(steps.thread, steps.end) - self.at(steps.thread, steps.start)
         return lengths

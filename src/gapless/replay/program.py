@@ -1,8 +1,8 @@
-"""Longest paths: every moment is the later of two earlier moments, each plus a fixed time.
+"""Compute longest paths: every moment is the later of two earlier moments, each plus a fixed time.
 
-A *node* is a moment: the end of a stretch of device work, the end of a wait, a thread that goes on. Its time
-is ``max(time[a] + to_a, time[b] + to_b)``; node 0 is the beginning of the profile. Order is fixed, times are
-integer nanoseconds, and so a replay is one pass.
+A *node* is a moment: the end of a stretch of device work, the end of a wait, a thread that continues. Its
+time is ``max(time[a] + to_a, time[b] + to_b)``; node 0 is the beginning of the profile. The order is fixed
+and times are integer nanoseconds, so a replay is one pass.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from gapless.trace.timeline import Bools, Ints
 
-NEVER = -(1 << 50)
-"""The weight of an edge that is not there."""
-_ROOM = 8
-"""Bits: how many nodes of one nanosecond can be told apart when they are put in order."""
+NO_EDGE = -(1 << 50)
+"""The weight of a missing edge."""
+_TIE_BITS = 8
+"""Bits that order nodes of the same nanosecond."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """Nodes in an order in which every node stands after both it depends on.
+    """Nodes in an order in which every node comes after both it depends on.
 
     `order` lists the nodes by position and `place` gives the position of each; `a` and `b` are positions.
     `cut_a` and `cut_b` mark, by node, edges that are left out.
@@ -39,22 +39,22 @@ class Program:
     cut_b: Bools
 
     @property
-    def cut(self) -> int:
-        """How many edges are left out."""
+    def edges_cut(self) -> int:
+        """The number of edges left out."""
         return int(self.cut_a.sum() + self.cut_b.sum())
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
-        """`a` and `b`, to be computed with."""
+        """`a` and `b` as arrays."""
         return np.array(self.a, np.int64), np.array(self.b, np.int64)
 
-    def arranged(self, to_a: Ints, to_b: Ints) -> tuple[Ints, Ints]:
-        """Weights given by node, by position."""
-        to_a, to_b = np.where(self.cut_a, NEVER, to_a), np.where(self.cut_b, NEVER, to_b)
+    def by_position(self, to_a: Ints, to_b: Ints) -> tuple[Ints, Ints]:
+        """Arrange weights given by node by position."""
+        to_a, to_b = np.where(self.cut_a, NO_EDGE, to_a), np.where(self.cut_b, NO_EDGE, to_b)
         return to_a[self.order], to_b[self.order]
 
     def run(self, to_a: Ints, to_b: Ints) -> list[int]:
-        """The time of every node, by position; weights by position as well."""
+        """Return the time of every node by position, from weights by position."""
         time: list[int] = [0]
         push = time.append
         edges = zip(self.a, to_a.tolist(), self.b, to_b.tolist(), strict=True)
@@ -66,8 +66,9 @@ class Program:
         return time
 
     def run_many(self, to_a: Ints, to_b: Ints, at: Ints, a_there: Ints, b_there: Ints) -> Ints:
-        """Times of many runs at once, nodes by runs. At the positions `at` each run has weights of its own:
-        `a_there` and `b_there`, positions by runs."""
+        """Return the times of many runs, nodes by runs. At the positions `at` each run has weights of its
+        own: `a_there` and `b_there`, positions by runs.
+        """
         time = np.zeros((len(self.a), a_there.shape[1]), np.int64)
         weights_a: list[Any] = list(to_a)
         weights_b: list[Any] = list(to_b)
@@ -76,7 +77,9 @@ class Program:
         return self._fill(time, weights_a, weights_b)
 
     def run_all(self, to_a: Ints, to_b: Ints) -> Ints:
-        """Times of many runs at once, each with weights of its own: positions by runs, as the result is."""
+        """Return the times of many runs, each with weights of its own: positions by runs, like the
+        weights.
+        """
         return self._fill(np.zeros(to_a.shape, np.int64), to_a, to_b)
 
     def _fill(self, time: Ints, to_a: Iterable[Any], to_b: Iterable[Any]) -> Ints:
@@ -93,12 +96,12 @@ class Program:
         return time
 
 
-def program(a: Ints, b: Ints, when: Ints) -> Program:
-    """Puts nodes in order. `when` is the recorded time of each; node 0 is the origin.
+def order_nodes(a: Ints, b: Ints, when: Ints) -> Program:
+    """Put nodes in order. `when` is the recorded time of each; node 0 is the origin.
 
-    Edges that would make a circle (clocks that disagree by more than a duration) are cut.
+    Edges that would form a cycle (clocks that disagree by more than a duration) are cut.
     """
-    key, cut_a, cut_b = _keys(a, b, when)
+    key, cut_a, cut_b = _sort_keys(a, b, when)
     order = np.argsort(key, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
@@ -106,20 +109,20 @@ def program(a: Ints, b: Ints, when: Ints) -> Program:
     return Program(order, place, place[a][order].tolist(), place[b][order].tolist(), cut_a, cut_b)
 
 
-def _keys(a: Ints, b: Ints, when: Ints) -> tuple[Ints, Bools, Bools]:
-    """Keys that sort every node behind those it depends on, near its recorded time."""
-    key = (np.maximum(when, 0) + 1) << _ROOM
+def _sort_keys(a: Ints, b: Ints, when: Ints) -> tuple[Ints, Bools, Bools]:
+    """Return keys that sort every node behind those it depends on, near its recorded time."""
+    key = (np.maximum(when, 0) + 1) << _TIE_BITS
     key[0] = 0
     cut_a, cut_b = np.zeros(len(key), bool), np.zeros(len(key), bool)
-    for turn in range(2000):
+    for round_number in range(2000):
         floor = np.maximum(np.where(cut_a, 0, key[a]), np.where(cut_b, 0, key[b]))
         floor[0] = -1
         wrong = floor >= key
         if not wrong.any():
             break
-        if turn >= 1000:  # a circle: cut where it still turns
+        if round_number >= 1000:  # a cycle: cut where keys still grow
             cut_b |= wrong & (key[b] >= key)
-            if turn >= 1500:
+            if round_number >= 1500:
                 cut_a |= wrong & (key[a] >= key)
         key[wrong] = floor[wrong] + 1
     return key, cut_a, cut_b
@@ -129,49 +132,53 @@ def _keys(a: Ints, b: Ints, when: Ints) -> tuple[Ints, Bools, Bools]:
 class Stretches:
     """Work of one stream that hangs on one node and on the stretch before it, folded into one node each.
 
-    `begin` are positions of first operations in stream order; `of` the stretch of each operation.
+    `begin` are indices of first operations in stream order; `stretch_of` is the stretch of each operation.
     """
 
     begin: Ints
-    of: Ints
+    stretch_of: Ints
 
     def fold(self, own: Ints, chained: Ints) -> tuple[Ints, Ints]:
-        """Weights of the stretches: from the node they hang on, and from the stretch before.
+        """Return the weights of the stretches: from the node they hang on, and from the stretch before.
 
         `own` is, for each operation, the time from that node to its end; `chained` from the end of the
-        operation before to its own end.
+        previous operation to its own end.
         """
         if not len(own):
             return own, chained
-        along = self._along(chained)
+        along = self._chained_ends(chained)
         total = np.add.reduceat(chained, self.begin)
         reach: Ints = np.maximum.reduceat(own - along, self.begin) + total
         return reach, total
 
     def unfold(self, own: Ints, chained: Ints, node: Ints, before: Ints) -> Ints:
-        """The end of each operation, from the times of the node its stretch hangs on and the one before."""
+        """Return the end of each operation, from the times of the node its stretch hangs on and the one
+        before.
+        """
         if not len(own):
             return own
-        along = self._along(chained)
-        reach = segmented_maximum(own - along, self.of)
-        latest: Ints = np.maximum(before[self.of], node[self.of] + reach) + along
+        along = self._chained_ends(chained)
+        reach = running_maximum(own - along, self.stretch_of)
+        latest: Ints = np.maximum(before[self.stretch_of], node[self.stretch_of] + reach) + along
         return latest
 
-    def _along(self, chained: Ints) -> Ints:
-        """Time from the end of the stretch before to the end of each operation if nothing else held it up."""
+    def _chained_ends(self, chained: Ints) -> Ints:
+        """Return the time from the end of the previous stretch to the end of each operation with nothing else
+        to wait for.
+        """
         total = np.cumsum(chained)
         before = total[self.begin] - chained[self.begin]
-        along: Ints = total - before[self.of]
+        along: Ints = total - before[self.stretch_of]
         return along
 
 
-def segmented_maximum(values: Ints, of: NDArray[np.int64]) -> Ints:
-    """The running maximum within each run of equal `of`."""
+def running_maximum(values: Ints, groups: NDArray[np.int64]) -> Ints:
+    """Return the running maximum within each run of equal `groups`."""
     result: Ints = values.copy()
     step = 1
-    size = np.bincount(of).max(initial=0)
+    size = np.bincount(groups).max(initial=0)
     while step < size:
-        same = of[step:] == of[:-step]
+        same = groups[step:] == groups[:-step]
         result[step:] = np.where(same, np.maximum(result[step:], result[:-step]), result[step:])
         step *= 2
     return result

@@ -30,10 +30,10 @@ from gapless.model.estimate import Range
 from gapless.model.programme import Entry, HostSpeed
 from gapless.replay import model as replay_model
 from gapless.replay import price
-from gapless.replay.change import NOTHING, Change, Pace
+from gapless.replay.change import NO_CHANGE, ReplayChange, ReplayPace
 from gapless.replay.model import build
-from gapless.replay.path import limiter
-from gapless.replay.price import prices, savings, savings_of
+from gapless.replay.path import find_limiter
+from gapless.replay.price import group_savings, group_savings_under, price_groups
 
 NORMAL = 1.2816
 """The deviate that nine in ten normal ones lie below."""
@@ -71,7 +71,7 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
     times = Times(A100)
     timed = [[times.timed(entry) for entry in PLAIN[plain]]] * 4
     model = build(run_steps(timed, A100, USUAL).timeline)
-    pace = Pace(host, np.full(len(model.timeline.work), device), late)
+    pace = ReplayPace(host, np.full(len(model.timeline.work), device), late)
     slow = USUAL.scaled(host)
 
     def again(one: TimedEntry) -> TimedEntry:
@@ -88,7 +88,7 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
     duration = machine.copies.duration
     monkeypatch.setattr(machine.copies, "duration", lambda *words: device * duration(*words))
     other = build(run_steps([[again(one) for one in step] for step in timed], A100, slow).timeline)
-    assert model.replay(Change(pace=pace)).span == pytest.approx(other.replay().span, rel=0.005)
+    assert model.replay(ReplayChange(pace=pace)).span == pytest.approx(other.replay().span, rel=0.005)
 
 
 def test_savings_of_an_unchanged_machine_are_its_prices():
@@ -96,12 +96,12 @@ def test_savings_of_an_unchanged_machine_are_its_prices():
     ran = run_steps([[times.timed(entry) for entry in [add(10.0), read(0), *HOST, read(1)]]] * 4, A100, USUAL)
     model = build(ran.timeline)
     rows = {site: [row for step in ran.waits for row in step[site]] for site in (0, 1)}
-    told, drawn = prices(model, rows), savings(model, rows, NOTHING)
+    told, drawn = price_groups(model, rows), group_savings(model, rows, NO_CHANGE)
     assert (drawn.span, drawn.all, drawn.limiter) == (told.span, told.all, told.limiter)
     assert drawn.alone == {key: one.alone for key, one in told.each.items()}
     assert drawn.last == {key: one.last for key, one in told.each.items()}
-    ones = Pace(1.0, np.ones(len(model.timeline.work)))
-    assert savings(model, rows, Change(pace=ones)) == drawn
+    ones = ReplayPace(1.0, np.ones(len(model.timeline.work)))
+    assert group_savings(model, rows, ReplayChange(pace=ones)) == drawn
 
 
 MACHINES = [(1.0, 1.0, 1.0), (2.0, 1.0, 1.0), (0.5, 1.5, 3.0), (1.0, 4.0, 0.2)]
@@ -115,7 +115,11 @@ def many_groups(count: int = 12):
     model = build(ran.timeline)
     rows = {site: [row for step in ran.waits for row in step[site]] for site in range(count)}
     ones = np.ones(len(model.timeline.work))
-    return model, rows, [Change(pace=Pace(host, device * ones, late)) for host, device, late in MACHINES]
+    return (
+        model,
+        rows,
+        [ReplayChange(pace=ReplayPace(host, device * ones, late)) for host, device, late in MACHINES],
+    )
 
 
 @pytest.mark.parametrize("together", [1, 1 << 10, 1 << 20])
@@ -125,10 +129,10 @@ def test_machines_that_are_replayed_together_say_what_each_says_alone(monkeypatc
         {key: model.replay(change).span - replayed(model, rows[key], change) for key in rows}
         for change in changes
     ]
-    monkeypatch.setattr(replay_model, "TOGETHER", together)
-    found = savings_of(model, rows, changes)
+    monkeypatch.setattr(replay_model, "MAX_MOMENTS_TOGETHER", together)
+    found = group_savings_under(model, rows, changes)
     assert [one.span for one in found] == [model.replay(change).span for change in changes]
-    assert [one.limiter for one in found] == [limiter(model.replay(change)) for change in changes]
+    assert [one.limiter for one in found] == [find_limiter(model.replay(change)) for change in changes]
     assert [one.alone for one in found] == alone
 
 
@@ -138,10 +142,12 @@ def replayed(model, rows, change):
 
 def test_of_too_many_groups_the_dearest_are_replayed_and_the_others_follow(monkeypatch):
     model, rows, changes = many_groups()
-    whole, likely = savings_of(model, rows, changes), prices(model, rows).each
-    monkeypatch.setattr(price, "REPLAYED", 1)
-    some = savings_of(model, rows, changes, likely)
-    dearest = sorted(rows, key=lambda key: (likely[key].last, likely[key].alone))[-price.LEAST_REPLAYED :]
+    whole, likely = group_savings_under(model, rows, changes), price_groups(model, rows).each
+    monkeypatch.setattr(price, "MAX_MOMENTS_REPLAYED", 1)
+    some = group_savings_under(model, rows, changes, likely)
+    dearest = sorted(rows, key=lambda key: (likely[key].last, likely[key].alone))[
+        -price.MIN_GROUPS_REPLAYED :
+    ]
     for one, other in zip(some, whole, strict=True):
         assert (one.span, one.all, one.limiter) == (other.span, other.all, other.limiter)
         assert {key: one.alone[key] for key in dearest} == {key: other.alone[key] for key in dearest}

@@ -10,9 +10,9 @@ from timelines import assert_sound
 from gapless.analyze.estimate.machine import TimedEntry, run_steps
 from gapless.analyze.estimate.times import USUAL
 from gapless.model.programme import Entry
-from gapless.replay.fidelity import fidelity
-from gapless.replay.model import Model, build
-from gapless.replay.waits import waits
+from gapless.replay.fidelity import measure_fidelity
+from gapless.replay.model import ReplayModel, build
+from gapless.replay.waits import find_waits
 
 
 def timed(entry: Entry, device: int = 10_000, kernels: int = 1, host: float = 16_000) -> TimedEntry:
@@ -28,7 +28,7 @@ def test_it_writes_a_sound_profile():
     assert_sound(done.timeline)
     (rows,) = done.waits
     assert sorted(rows) == [0, 1]
-    table = waits(done.timeline)
+    table = find_waits(done.timeline)
     found = {*table.host.tolist(), *table.sync.tolist()}
     assert all(row in found for rows in done.waits for site in rows.values() for row in site[::2])
 
@@ -36,7 +36,7 @@ def test_it_writes_a_sound_profile():
 def test_a_queue_that_never_empties_takes_what_the_device_takes():
     done = ran([timed(add(), 1 * MS)] * 100)
     model = build(done.timeline)
-    assert isinstance(model, Model)
+    assert isinstance(model, ReplayModel)
     assert 100 * MS <= model.replay().span <= 101 * MS
     assert done.busy == 100 * MS
 
@@ -44,7 +44,7 @@ def test_a_queue_that_never_empties_takes_what_the_device_takes():
 def test_short_kernels_take_what_the_host_takes():
     done = ran([timed(add(), 2_000)] * 200)
     model = build(done.timeline)
-    assert isinstance(model, Model)
+    assert isinstance(model, ReplayModel)
     assert 200 * 16_000 <= model.replay().span <= 200 * 16_000 + 100_000
 
 
@@ -65,7 +65,7 @@ def test_another_stream_runs_beside_and_an_event_holds_it():
     spans = [build(one.timeline).replay().span for one in (beside, after)]
     assert spans[0] < 6 * MS
     assert 10 * MS <= spans[1] < 11 * MS
-    assert abs(fidelity(build(after.timeline)).span_error) < 0.001
+    assert abs(measure_fidelity(build(after.timeline)).span_error) < 0.001
 
 
 entries = st.one_of(
@@ -81,8 +81,8 @@ entries = st.one_of(
 def test_the_unchanged_replay_is_exact(step):
     made = [timed(*one) for one in step] + [timed(add())]
     model = build(run_steps([made] * 4, A100, USUAL).timeline)
-    assert isinstance(model, Model)
-    found = fidelity(model)
+    assert isinstance(model, ReplayModel)
+    found = measure_fidelity(model)
     few = 30_000 / model.recorded  # of short runs the replay has few occasions to fit its latencies to
     assert abs(found.span_error) < 0.005 + few
     assert found.drift < 0.005 + few

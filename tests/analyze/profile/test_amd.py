@@ -14,7 +14,7 @@ from tracing import Trace
 from gapless.analyze.profile.lines import PlaceIndex
 from gapless.analyze.profile.waits import find_waits, site_of_wait
 from gapless.model import Site
-from gapless.replay.links import call_names
+from gapless.replay.links import classify_call_names
 from gapless.trace.read import read
 from gapless.trace.timeline import Timeline
 
@@ -182,7 +182,7 @@ def test_every_call_of_hip_is_known_for_what_it_does():
     for number, name in enumerate(names):
         trace.call(name, 200 + number, 0.5)
     timeline = trace.timeline()
-    known = call_names(timeline)
+    known = classify_call_names(timeline)
     for kind, members in HIP.items():
         flags = getattr(known, kind)
         found = {name for number, name in enumerate(timeline.names) if flags[number] and name in names}

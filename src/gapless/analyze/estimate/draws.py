@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gapless.model.estimate import Range
 from gapless.model.programme import Entry
-from gapless.replay.change import Pace
+from gapless.replay.change import ReplayPace
 
 DRAWS = 64
 """Number of machines drawn: their quantiles are within a tenth of those of sixteen times as many."""
@@ -58,7 +58,7 @@ def draw_machines(
     doubt: Callable[[Entry], Doubt],
     host: float,
     count: int = DRAWS,
-) -> list[Pace]:
+) -> list[ReplayPace]:
     """Draw `count` machines. `entries_of_work` holds the entry that launches each device work, `doubt`
     returns its family and uncertainty, `host` is the uncertainty of the host."""
     entries: dict[int, Entry] = {id(entry): entry for entry in entries_of_work if entry is not None}
@@ -70,7 +70,7 @@ def draw_machines(
     factors[:, :nobody] = _factors(doubts, count)
     hosts = np.exp(host * _normal_deviates(_host_ranks(count)))
     late = np.exp(LATENCY_SPREAD * draw_normal("latency", count))
-    return [Pace(float(hosts[n]), factors[n][rows], float(late[n])) for n in range(count)]
+    return [ReplayPace(float(hosts[n]), factors[n][rows], float(late[n])) for n in range(count)]
 
 
 MEDIAN_SHARE = 0.5

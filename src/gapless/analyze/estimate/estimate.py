@@ -36,10 +36,10 @@ from gapless.model.optimizer import Joined, OptimizerUse
 from gapless.model.profile import Price, Prices
 from gapless.model.programme import MOST_ITEMS, Calibration, Programme
 from gapless.model.source import SourceLine
-from gapless.replay.change import Change
-from gapless.replay.model import Refusal
-from gapless.replay.price import Prices as Replayed
-from gapless.replay.price import Savings, prices, savings_of
+from gapless.replay.change import ReplayChange
+from gapless.replay.model import ReplayRefusal
+from gapless.replay.price import GroupPrices as Replayed
+from gapless.replay.price import GroupSavings, group_savings_under, price_groups
 
 MAX_UNKNOWN_SHARE = 0.3
 """Share of the device's time above which operators without a known cost make an estimate useless."""
@@ -62,7 +62,7 @@ class _Answer:
     device: int
     host: int
     replayed: Replayed[int]
-    drawn: Sequence[Savings[int]]
+    drawn: Sequence[GroupSavings[int]]
     count: int
     whole: int
     shallow: float
@@ -70,7 +70,7 @@ class _Answer:
     def per_step(self, value: int) -> int:
         return round(value / self.count)
 
-    def reach(self, likely: int, drawn: Callable[[Savings[int]], int]) -> Range:
+    def reach(self, likely: int, drawn: Callable[[GroupSavings[int]], int]) -> Range:
         """Return what is saved per step, in the likely machine and in the drawn ones."""
         return interval(likely / self.count, [drawn(savings) / self.count for savings in self.drawn])
 
@@ -185,7 +185,7 @@ def _uncalibrated_step(programme: Programme, order: Sequence[Step]) -> int:
     times = times_of(plain)
     timed = [[times.timed(entry) for entry in step] for step in order]
     answer = run_and_model(timed, plain.gpu, times.host)
-    return -1 if isinstance(answer, Refusal) else round(answer[1].span() / len(order))
+    return -1 if isinstance(answer, ReplayRefusal) else round(answer[1].span() / len(order))
 
 
 def _limits_with_collectives(answer: _Answer, moving: CommunicationTime) -> tuple[Range, dict[str, float]]:
@@ -228,11 +228,11 @@ def _run_and_price(
     keep their waits: the first has nothing to wait for yet, and the last nothing to delay."""
     timed = [[times.timed(entry) for entry in step] for step in (order[-1], *order, order[0])]
     answer = run_and_model(timed, programme.gpu, times.host)
-    if isinstance(answer, Refusal):
+    if isinstance(answer, ReplayRefusal):
         return answer.reason
     ran, model = answer
     rows = {key: _waiting_rows(ran, sites) for key, sites in groups.items()}
-    replayed = prices(model, rows)
+    replayed = price_groups(model, rows)
     entries_of_work = [ran.asked[correlation] for correlation in ran.timeline.work.correlation.tolist()]
     drawn = draw_machines(entries_of_work, times.doubt, doubt)
     count = len(timed)
@@ -243,7 +243,7 @@ def _run_and_price(
         device=round(ran.busy / count),
         host=round(ran.host / count),
         replayed=replayed,
-        drawn=savings_of(model, rows, [Change(pace=pace) for pace in drawn], replayed.each),
+        drawn=group_savings_under(model, rows, [ReplayChange(pace=pace) for pace in drawn], replayed.each),
         count=len(order),
         whole=count,
         shallow=shallow,

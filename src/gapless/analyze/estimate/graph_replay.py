@@ -13,8 +13,8 @@ from gapless.analyze.estimate.programme_steps import Step, choose_steps
 from gapless.analyze.estimate.timing import Times
 from gapless.model.estimate import Range
 from gapless.model.programme import Entry, Programme
-from gapless.replay.change import Change
-from gapless.replay.model import Refusal
+from gapless.replay.change import ReplayChange
+from gapless.replay.model import ReplayRefusal
 
 
 class ReplaySavings(NamedTuple):
@@ -69,13 +69,13 @@ def _step_lengths(programme: Programme, step: Step, times: Times) -> _Spans | No
     order = choose_steps([step])
     timed = [[times.timed(entry) for entry in step_] for step_ in order]
     answer = run_and_model(timed, programme.gpu, times.host)
-    if isinstance(answer, Refusal):
+    if isinstance(answer, ReplayRefusal):
         return None
     ran, model = answer
     entries_of_work = [ran.asked[correlation] for correlation in ran.timeline.work.correlation.tolist()]
     no_rows, count = model.marked(()), len(order)
     drawn = [
-        model.spans(Change(pace=pace))([no_rows])[0] / count
+        model.spans(ReplayChange(pace=pace))([no_rows])[0] / count
         for pace in draw_machines(entries_of_work, times.doubt, times.host_doubt)
     ]
     return _Spans(model.span() / count, drawn)

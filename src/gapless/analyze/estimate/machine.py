@@ -14,9 +14,14 @@ from gapless.analyze.estimate.times import Host
 from gapless.analyze.estimate.written import NUMBER, CallRow, SyncRow, WorkRow, write_timeline
 from gapless.model import copies
 from gapless.model.programme import Entry, Gpu
-from gapless.replay.host import DEPTH, EVERY
-from gapless.replay.latency import LAUNCH, RETURN, UNBLOCKED, UNBLOCKED_DEVICE
-from gapless.replay.model import Model, Refusal, build
+from gapless.replay.host import CHECKED_LAUNCHES, QUEUE_DEPTH
+from gapless.replay.latency import (
+    DEFAULT_LAUNCH_NS,
+    DEFAULT_RETURN_NS,
+    DEFAULT_UNBLOCKED_DEVICE_NS,
+    DEFAULT_UNBLOCKED_NS,
+)
+from gapless.replay.model import ReplayModel, ReplayRefusal, build
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
 
 _MAX_TIME = 1 << 58
@@ -74,7 +79,7 @@ class _Machine:
 
     gpu: Gpu
     host: Host
-    depth: int = DEPTH
+    depth: int = QUEUE_DEPTH
     now: float = 10_000
     free: dict[int, float] = field(default_factory=dict)
     starts: dict[int, list[float]] = field(default_factory=dict)
@@ -96,7 +101,11 @@ class _Machine:
     def begin(self, requested_at: float, length: int, name: str, kind: WorkKind, nbytes: int = -1) -> float:
         """Put work on the current stream and return when it ends."""
         before = self.free.get(self.stream)
-        start = requested_at + LAUNCH if before is None else max(requested_at + LAUNCH, before + QUEUE_GAP)
+        start = (
+            requested_at + DEFAULT_LAUNCH_NS
+            if before is None
+            else max(requested_at + DEFAULT_LAUNCH_NS, before + QUEUE_GAP)
+        )
         event = self.awaited.pop(self.stream, None)
         if event is not None:
             start = max(start, event.until + QUEUE_GAP)
@@ -148,11 +157,11 @@ class _Machine:
     def is_held(self, queue: Sequence[float]) -> bool:
         """Whether the next launch waits until one of `queue`, its stream's starts, begins.
 
-        As the replay, which scales times in between with the host's speed, only one launch in `EVERY` is
-        checked: the others take no longer than the call.
+        As the replay, which scales times in between with the host's speed, only one launch in
+        `CHECKED_LAUNCHES` is checked: the others take no longer than the call.
         """
         behind = len(queue) - self.depth
-        return behind >= 0 and behind % EVERY == 0 and queue[behind] > self.now
+        return behind >= 0 and behind % CHECKED_LAUNCHES == 0 and queue[behind] > self.now
 
     def graph(self, entries: Sequence[TimedEntry]) -> None:
         """Launch a captured graph: one call, then its entries one after the other on the device."""
@@ -190,11 +199,11 @@ class _Machine:
         end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
         # What was not measured on such a GPU is attributed to the synchronize, as the replay does.
         blocks = waits and copies.held(memory, to_device, nbytes) is True
-        self.held += max(end + RETURN - self.now - call, 0) if blocks else 0
-        row = self.call("cudaMemcpyAsync", max(call, end + RETURN - self.now) if blocks else call)
+        self.held += max(end + DEFAULT_RETURN_NS - self.now - call, 0) if blocks else 0
+        row = self.call("cudaMemcpyAsync", max(call, end + DEFAULT_RETURN_NS - self.now) if blocks else call)
         self.working += call
         return (
-            [row, self.synchronize("cudaStreamSynchronize", self.free[self.stream], UNBLOCKED)]
+            [row, self.synchronize("cudaStreamSynchronize", self.free[self.stream], DEFAULT_UNBLOCKED_NS)]
             if waits
             else []
         )
@@ -203,8 +212,8 @@ class _Machine:
         """Wait until `until`, at least `least`; after the wait the call takes `besides`."""
         self.next()
         self.working += least + besides
-        self.held += max(until + RETURN - self.now - least, 0)
-        row = self.call(name, max(least, until + RETURN - self.now) + besides)
+        self.held += max(until + DEFAULT_RETURN_NS - self.now - least, 0)
+        row = self.call(name, max(least, until + DEFAULT_RETURN_NS - self.now) + besides)
         if besides:
             self.besides[row] = round(besides)
         return row
@@ -224,8 +233,10 @@ class _Machine:
         self.spend(self.host.call)
         whole = max(self.free.values(), default=0)
         if timed.entry.name in ("cudaStreamSynchronize", "cudaEventSynchronize"):
-            return self.synchronize("cudaStreamSynchronize", self.free.get(self.stream, 0), UNBLOCKED)
-        return self.synchronize("cudaDeviceSynchronize", whole, UNBLOCKED_DEVICE, timed.host)
+            return self.synchronize(
+                "cudaStreamSynchronize", self.free.get(self.stream, 0), DEFAULT_UNBLOCKED_NS
+            )
+        return self.synchronize("cudaDeviceSynchronize", whole, DEFAULT_UNBLOCKED_DEVICE_NS, timed.host)
 
     def other(self, entry: Entry) -> None:
         """Choose a stream, record or await an event, or copy without a wait."""
@@ -247,19 +258,21 @@ class _Machine:
 
 def run_and_model(
     steps: Sequence[Iterable[TimedEntry]], gpu: Gpu, host: Host
-) -> tuple[MachineRun, Model] | Refusal:
+) -> tuple[MachineRun, ReplayModel] | ReplayRefusal:
     """Run the steps and build the replay model of the run, or say why there is none."""
     try:
         ran = run_steps(steps, gpu, host)
     except OverflowError:
-        return Refusal(_TOO_LONG)
+        return ReplayRefusal(_TOO_LONG)
     if max(ran.timeline.span) > _MAX_TIME:
-        return Refusal(_TOO_LONG)
+        return ReplayRefusal(_TOO_LONG)
     model = build(ran.timeline, ran.besides)
-    return model if isinstance(model, Refusal) else (ran, model)
+    return model if isinstance(model, ReplayRefusal) else (ran, model)
 
 
-def run_steps(steps: Sequence[Iterable[TimedEntry]], gpu: Gpu, host: Host, depth: int = DEPTH) -> MachineRun:
+def run_steps(
+    steps: Sequence[Iterable[TimedEntry]], gpu: Gpu, host: Host, depth: int = QUEUE_DEPTH
+) -> MachineRun:
     """Run these steps one after the other; streams accept `depth` launches before the next one waits.
 
     Raises:
@@ -290,7 +303,9 @@ def run_steps(steps: Sequence[Iterable[TimedEntry]], gpu: Gpu, host: Host, depth
         marks.append((begin, machine.now))
         waits.append(rows)
     held = machine.held
-    machine.synchronize("cudaDeviceSynchronize", max(machine.free.values(), default=0), UNBLOCKED_DEVICE)
+    machine.synchronize(
+        "cudaDeviceSynchronize", max(machine.free.values(), default=0), DEFAULT_UNBLOCKED_DEVICE_NS
+    )
     timeline, place = write_timeline(machine.calls, machine.work, machine.syncs, marks, gpu.name)
     moved = [{site: [place[row] for row in rows] for site, rows in step.items()} for step in waits]
     besides = {place[row]: time for row, time in machine.besides.items()}

@@ -15,9 +15,9 @@ from gapless.analyze.kernel_times.families import family_of
 from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.model.gpus import GPUS
 from gapless.model.programme import Calibration, Entry, Measured, Programme, Shape, sheet
-from gapless.replay.clock import Clock
+from gapless.replay.clock import HostClock
 from gapless.replay.host import loader_rows
-from gapless.replay.waits import waits
+from gapless.replay.waits import find_waits
 from gapless.trace.read import read
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
 
@@ -165,7 +165,7 @@ def _host_intervals(timeline: Timeline, calls: list[_OperatorCall]) -> tuple[int
     """Return the host's mean time from one operator to the next without waits: in forward, in backward and in
     the optimizer; -1 if there are too few."""
     host = timeline.host
-    waiting = np.sort(np.concatenate([waits(timeline).host, waits(timeline).sync]))
+    waiting = np.sort(np.concatenate([find_waits(timeline).host, find_waits(timeline).sync]))
     between: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for call, following in pairwise(calls):
         kind = 2 if call.optimizer else int(call.backward)
@@ -208,7 +208,7 @@ def _step_length(timeline: Timeline, device: int) -> int:
     if steps.source == "span" or not len(steps.start):
         return -1
     rows = loader_rows(timeline)
-    loading = Clock.without(timeline.host.start[rows], timeline.host.end[rows])
+    loading = HostClock.without(timeline.host.start[rows], timeline.host.end[rows])
     return int(np.median(loading.between(steps.start, steps.end)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gapless.analyze.run.steps import Steps
 from gapless.model.programme import Entry, Programme, Segment, Shape
-from gapless.replay.fidelity import LEAST_WORK
+from gapless.replay.fidelity import MIN_OPERATIONS
 
 MIN_STEPS = 4
 """Steps to run at least; fewer recorded ones are repeated in turn."""
@@ -73,5 +73,5 @@ def choose_steps(steps: list[Step]) -> list[Step]:
             break
         kept.insert(0, step)
     launching = sum(entry.kind == "operator" for step in kept for entry in step)
-    count = max(MIN_STEPS, len(kept), -(-LEAST_WORK * len(kept) // max(launching, 1)))
+    count = max(MIN_STEPS, len(kept), -(-MIN_OPERATIONS * len(kept) // max(launching, 1)))
     return [kept[number % len(kept)] for number in range(min(count, MAX_STEPS))]

@@ -10,8 +10,8 @@ from gapless.analyze.profile.trace_steps import StepSpans, covered_time
 from gapless.model import gpus
 from gapless.model.copies import PINNED, STAGED, START, Memory
 from gapless.model.profile import CopyTime
-from gapless.replay.links import Copies
-from gapless.replay.links import copies as named
+from gapless.replay.links import CopyKinds
+from gapless.replay.links import classify_copies as named
 from gapless.trace.timeline import Bools, Ints, Timeline, WorkKind, distinct, union
 
 _MIN_LARGE_BYTES = 1 << 20
@@ -101,7 +101,7 @@ def _fastest(timeline: Timeline, rows: Bools) -> float:
     return float((work.bytes[rows] / (work.end[rows] - work.start[rows])).max(initial=0.0))
 
 
-def pinned_factors(timeline: Timeline, kinds: Copies, to_device: Sequence[bool]) -> dict[int, float]:
+def pinned_factors(timeline: Timeline, kinds: CopyKinds, to_device: Sequence[bool]) -> dict[int, float]:
     """For each large pageable copy in these directions return the share of its time it takes if pinned.
 
     Left out are copies whose memory the profile does not record (AMD) and those of GPUs with an unknown

@@ -15,10 +15,10 @@ from gapless.analyze.profile.marks import find_marks
 from gapless.errors import UsageError
 from gapless.model import Cost, Site
 from gapless.model.profile import Asked, Price, Prices
-from gapless.replay.change import Change, halved, without
-from gapless.replay.model import Model, Refusal, build
-from gapless.replay.price import Removal, prices
-from gapless.replay.steps import Steps
+from gapless.replay.change import ReplayChange, halve_work, remove_waits
+from gapless.replay.model import ReplayModel, ReplayRefusal, build
+from gapless.replay.price import Removal, price_groups
+from gapless.replay.steps import StepSpans
 from gapless.trace.timeline import Ints, Timeline
 
 ASSUMPTION_PREFIX = "@"
@@ -55,14 +55,14 @@ def price_waits(
     """
     model = build(timeline)
     groups = group_waits(costs)
-    if isinstance(model, Refusal):
+    if isinstance(model, ReplayRefusal):
         return Prices(refused=model.reason)
     members = {number: _rows_of(group.costs, rows) for number, group in enumerate(groups)}
     removals = {
         number: hardest_removal(costs[position].site for position in group.costs)
         for number, group in enumerate(groups)
     }
-    priced = prices(model, members, removals)
+    priced = price_groups(model, members, removals)
     each_price = tuple(
         _hide_unknown(
             _price_with_pinning(
@@ -110,7 +110,7 @@ def _hide_unknown(price: Price, waiting: int, costs: Sequence[Cost], total: int)
 
 
 def _price_with_pinning(
-    model: Model, price: Price, members: Mapping[int, Sequence[int]], number: int
+    model: ReplayModel, price: Price, members: Mapping[int, Sequence[int]], number: int
 ) -> Price:
     """Return the price of waits for pageable copies to the device, which pinned memory also shortens."""
     table, work = model.waits, model.timeline.work
@@ -121,7 +121,7 @@ def _price_with_pinning(
     gained = sum(int(work.end[row] - work.start[row]) * (1 - factor) for row, factor in mine.items())
     if gained < _MIN_PINNING_GAIN * (model.timeline.span[1] - model.timeline.span[0]):
         return price
-    more = max(_time_saved(model, Change(scaled=mine) | without(members[number])) - price.alone, 0)
+    more = max(_time_saved(model, ReplayChange(scaled=mine) | remove_waits(members[number])) - price.alone, 0)
     return replace(
         price,
         alone=price.alone + more,
@@ -132,16 +132,16 @@ def _price_with_pinning(
     )
 
 
-def _time_saved(model: Model, change: Change) -> int:
-    return model.replay().span - model.replay(change).span if change != Change() else 0
+def _time_saved(model: ReplayModel, change: ReplayChange) -> int:
+    return model.replay().span - model.replay(change).span if change != ReplayChange() else 0
 
 
-def _pin_copies(model: Model, to_device: Sequence[bool] = (True, False)) -> Change:
+def _pin_copies(model: ReplayModel, to_device: Sequence[bool] = (True, False)) -> ReplayChange:
     """Return the change that runs copies at the rate of pinned memory; those to the device do not wait.
 
     A copy to the host keeps its wait, as the host reads the result.
     """
-    faster = Change(scaled=pinned_factors(model.timeline, model.links.copies, to_device))
+    faster = ReplayChange(scaled=pinned_factors(model.timeline, model.links.copies, to_device))
     return model.pinned() | faster
 
 
@@ -165,14 +165,14 @@ def _removal_of(site: Site) -> Removal:
 
 
 def _price_requested(
-    model: Model,
+    model: ReplayModel,
     groups: Sequence[WaitGroup],
     costs: Sequence[Cost],
     rows: Sequence[Ints],
     requested: Sequence[str],
 ) -> Asked:
     chosen: set[int] = set()
-    assumed = Change()
+    assumed = ReplayChange()
     if f"{ASSUMPTION_PREFIX}graphs" in requested:
         model = _with_marked_steps(model)
     for text in requested:
@@ -190,8 +190,8 @@ def _price_requested(
         chosen |= meant
     gone = _rows_of(sorted(chosen), rows)
     saved = [
-        model.replay(change).span - model.replay(change | assumed | without(gone)).span
-        for change in (Change(), Change(collectives="end"))
+        model.replay(change).span - model.replay(change | assumed | remove_waits(gone)).span
+        for change in (ReplayChange(), ReplayChange(collectives="end"))
     ]
     return Asked(
         what=tuple(text for text in requested if not text.startswith(ASSUMPTION_PREFIX)),
@@ -204,7 +204,7 @@ def _price_requested(
     )
 
 
-def _with_marked_steps(model: Model) -> Model:
+def _with_marked_steps(model: ReplayModel) -> ReplayModel:
     """Return `model` with the steps that the profile marks in any way.
 
     Raises:
@@ -218,10 +218,10 @@ def _with_marked_steps(model: Model) -> Model:
             "--what-if graphs needs marked steps: one launch for the whole profile is not realistic (call "
             "`prof.step()` after each step)"
         )
-    return dataclasses.replace(model, steps=Steps(model.steps.thread, marks.start, marks.end))
+    return dataclasses.replace(model, steps=StepSpans(model.steps.thread, marks.start, marks.end))
 
 
-def _parse_assumption(model: Model, text: str) -> Change:
+def _parse_assumption(model: ReplayModel, text: str) -> ReplayChange:
     """Parse an assumption: ``pinned``, ``input``, ``graphs`` or ``half:KERNEL``.
 
     Raises:
@@ -230,9 +230,9 @@ def _parse_assumption(model: Model, text: str) -> Change:
     if text == "pinned":
         return _pin_copies(model)
     if text == "input":
-        return Change(input_free=True)
+        return ReplayChange(input_free=True)
     if text == "graphs":
-        return Change(graphed=True)  # of the steps set by `_with_marked_steps`
+        return ReplayChange(graphed=True)  # of the steps set by `_with_marked_steps`
     if text.startswith("half:") and len(text) > len("half:"):
         timeline = model.timeline
         is_named = timeline.names_where(lambda name: text.removeprefix("half:") in name)
@@ -241,7 +241,7 @@ def _parse_assumption(model: Model, text: str) -> Change:
             raise UsageError(
                 f"nothing to make faster: this profile has no kernel with {text[5:]!r} in its name"
             )
-        return halved(meant.tolist())
+        return halve_work(meant.tolist())
     raise UsageError(f"--what-if takes pinned, input, graphs or half:KERNEL, not {text!r}")
 
 

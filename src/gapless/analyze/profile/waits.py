@@ -10,7 +10,7 @@ import numpy as np
 from gapless.analyze.profile.lines import HostPlace
 from gapless.model import Mechanism, Site
 from gapless.replay.waits import WaitKind
-from gapless.replay.waits import waits as replayed
+from gapless.replay.waits import find_waits as replayed
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline
 
 _PROFILER = re.compile(r"torch/(?:profiler|autograd)/profiler\.py\(\d+\): ")
