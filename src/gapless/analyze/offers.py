@@ -35,14 +35,10 @@ def offers(
     wanted = session.wanted
     if wanted is None:
         return ()
-    prices = {_card(name).name: price for name, price in wanted.prices.items()}
-    cards = {card.name: card for card in map(_card, wanted.gpus)}
+    prices = {find_card(name).name: price for name, price in wanted.prices.items()}
+    cards = {card.name: card for card in map(find_card, wanted.gpus)}
     results = (_offer(card, session, steps, estimate, memory) for card in cards.values())
     return tuple(_with_unit_and_price(offer, prices.get(offer.gpu, -1.0)) for offer in results)
-
-
-def _card(name: str) -> Card:
-    return find_card(name)
 
 
 def _offer(
