@@ -76,7 +76,7 @@ class _Args(msgspec.Struct, rename={"external": "External id", "older": "externa
     concrete: Any = None
 
 
-class _Event(msgspec.Struct):
+class _TraceEvent(msgspec.Struct):
     args: _Args = msgspec.field(default_factory=_Args)
 
 
@@ -100,7 +100,7 @@ def read_arguments(path: str | os.PathLike[str]) -> dict[int, tuple[Any, Any, An
     return by_id
 
 
-def _read_events(path: str | os.PathLike[str]) -> Iterator[_Event]:
+def _read_events(path: str | os.PathLike[str]) -> Iterator[_TraceEvent]:
     """Yield the events of a file that records shapes; none if the file is damaged."""
     with open_source(os.fspath(path)) as source:
         data = bytearray()
@@ -112,7 +112,7 @@ def _read_events(path: str | os.PathLike[str]) -> Iterator[_Event]:
         events = msgspec.json.decode(data, type=_File).events
     except (msgspec.DecodeError, UnicodeDecodeError):
         return
-    decoder = msgspec.json.Decoder(_Event)
+    decoder = msgspec.json.Decoder(_TraceEvent)
     for raw in events:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             yield decoder.decode(raw)

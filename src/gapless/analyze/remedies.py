@@ -32,7 +32,7 @@ _BLOCK_ELEMENTS = 256
 class Candidate(NamedTuple):
     """A change to try: its label, and the option that applies it from outside."""
 
-    what: str
+    label: str
     option: str
     note: str = ""
 

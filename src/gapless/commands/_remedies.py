@@ -64,7 +64,7 @@ class Remedies:
     def _changes(self, session: Session, report: Report) -> Iterator[tuple[str, list[str], tuple[str, ...]]]:
         words = list(self._again.words)
         for candidate in candidates(session, report.memory):
-            yield candidate.what, words, ("--with", candidate.option)
+            yield candidate.label, words, ("--with", candidate.option)
         smaller = smaller_batch(words, self._again.module, 2)
         if smaller is not None:
             yield *smaller, ()

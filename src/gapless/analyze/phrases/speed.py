@@ -19,7 +19,7 @@ def speed_rows(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
     for name, counted in (("samples", done.samples), ("tokens", done.tokens)):
         if counted is not None:
             per_step = number(round(counted.number, 2))
-            yield f"{name} per second, {per_step} per step", format_speed(counted.number, step)
+            yield f"{name} per second, {per_step} per step", speed_text(counted.number, step)
     if done.flops and done.peak:
         unit = f"{about(done.peak)} TFLOP/s in {done.unit}"
         yield (
@@ -43,7 +43,7 @@ def samples_or_tokens(done: Throughput | None) -> tuple[float, str]:
     return (done.samples.number, "samples") if done.samples is not None else (0.0, "")
 
 
-def format_speed(each: float, step: Range) -> str:
+def speed_text(each: float, step: Range) -> str:
     """Return how many per second if a step has `each`: ``3,050 (1,530–4,720)``."""
     least, likely, most = (about(each * 1e9 / length) for length in (step.most, step.likely, step.least))
     return f"{likely} ({least}–{most})"

@@ -18,7 +18,7 @@ from gapless.analyze.run.period import (
     recurring,
     stride,
 )
-from gapless.analyze.run.phases import prefer_named
+from gapless.analyze.run.phases import prefer_own_names
 from gapless.files.input import source_text
 from gapless.model import Mark, Recurrence
 
@@ -102,7 +102,9 @@ class Enough:
         """Return the names of the parts that the script runs on for."""
         return [
             recurrence.name
-            for recurrence in prefer_named(recurrence for recurrence in self.phases() if not recurrence.times)
+            for recurrence in prefer_own_names(
+                recurrence for recurrence in self.phases() if not recurrence.times
+            )
         ]
 
     def phases(self) -> tuple[Recurrence, ...]:

@@ -134,14 +134,14 @@ def is_in_loop(stack: Stack, read: ReadSource = source_text) -> bool | None:
     answers: set[bool | None] = set()
     for frame in stack:
         if frame.is_user:
-            answers.add(_is_repeated(frame, read))
+            answers.add(_is_in_repeated_code(frame, read))
             if frame.function == "<module>":
                 break
     return True if True in answers else None if None in answers or not answers else False
 
 
 @lru_cache(4096)
-def _is_repeated(frame: SourceLine, read: ReadSource) -> bool | None:
+def _is_in_repeated_code(frame: SourceLine, read: ReadSource) -> bool | None:
     """Whether a loop repeats the call at `frame`; None if its source is unknown or changed."""
     tree = _tree_as_run(frame, read) if frame.code else None
     return None if tree is None else _is_line_repeated(tree, frame.line)

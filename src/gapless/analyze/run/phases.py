@@ -39,7 +39,7 @@ NAMED_PHASES = (EVALUATION, CHECKPOINT, ROLLOUT)
 """Phases with a name of their own; others are named after their loop."""
 
 
-def prefer_named(phases: Iterable[Recurrence]) -> list[Recurrence]:
+def prefer_own_names(phases: Iterable[Recurrence]) -> list[Recurrence]:
     """Return the `phases` with a name of their own, or all if none has one."""
     phases = list(phases)
     return [phase for phase in phases if phase.name in NAMED_PHASES] or phases

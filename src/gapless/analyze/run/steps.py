@@ -29,7 +29,7 @@ _MAX_IN_TURN_NAMED = 4
 
 
 @dataclass(frozen=True)
-class Strand:
+class TrainingStrand:
     """A thread or asyncio task that trains beside others.
 
     `ticks` are the session's ticks of its marks; `begin` is where its ticks start in `Steps`, where strands
@@ -54,7 +54,7 @@ class Steps:
     marks: tuple[Mark, ...] = ()
     mixed: frozenset[int] = frozenset()
     firsts: tuple[int, ...] = (0,)
-    strands: dict[int, Strand] = field(default_factory=dict)
+    strands: dict[int, TrainingStrand] = field(default_factory=dict)
 
     @property
     def seen(self) -> int:
@@ -106,7 +106,7 @@ class Steps:
         begins = sorted({strand.begin for strand in self.strands.values()})
         return begins.index(self._strand(event, parents).begin)
 
-    def _strand(self, event: Event, parents: Sequence[int]) -> Strand:
+    def _strand(self, event: Event, parents: Sequence[int]) -> TrainingStrand:
         """Return the strand of `event`: its own thread's, or that of the thread that started it."""
         number = event.strand
         while number not in self.strands and 0 < number < len(parents):
@@ -119,7 +119,7 @@ def _steady_steps(part: range) -> range:
     return part[min(WARM_UP, max(len(part) - 1, 0)) :]
 
 
-def _tick_in_order(tick: int, strand: Strand, last: int) -> int:
+def _tick_in_order(tick: int, strand: TrainingStrand, last: int) -> int:
     """Return `tick` of the session as a tick of `strand`; `last` if its strand is over."""
     own = bisect_left(strand.ticks, tick)
     return strand.begin + own if own < len(strand.ticks) else last
@@ -146,14 +146,14 @@ def _side_by_side(
     """Return `steps` with those of several threads, one thread after the other."""
     ends: list[int] = []
     firsts: list[int] = []
-    strands: dict[int, Strand] = {}
+    strands: dict[int, TrainingStrand] = {}
     begin = 0
     for numbers, positions in parts:
         ticks = [at for at, mark in enumerate(advancing) if tally.strand_of(mark.strand) in numbers]
         firsts.append(len(ends))
         ends += [begin + bisect_left(ticks, position) for position in positions]
         own = {mark.strand for mark in advancing if tally.strand_of(mark.strand) in numbers}
-        strands.update(dict.fromkeys(sorted(own), Strand(tuple(ticks), begin)))
+        strands.update(dict.fromkeys(sorted(own), TrainingStrand(tuple(ticks), begin)))
         begin += len(ticks)
     return replace(steps, ends=tuple(ends), firsts=tuple(firsts), strands=strands)
 

@@ -17,13 +17,13 @@ _MAX_LINES_NAMED = 3
 """Lines named in the sentence."""
 
 
-def with_compiled(verdict: Verdict, report: Report) -> Verdict:
+def with_compiled_code(verdict: Verdict, report: Report) -> Verdict:
     """Return `verdict` with what was found in compiled code; that comes first if nothing else is to do."""
     met = [(at, finding) for at, finding in enumerate(report.findings) if finding.code.startswith(COMPILED)]
     if not met:
         return verdict
     compiled_sentence = _sentence(met, report)
-    todo = (*verdict.do_first, *_changes(_without_mended(met, verdict.do_first)))[:MAX_CHANGES]
+    todo = (*verdict.do_first, *_changes(_without_mended_lines(met, verdict.do_first)))[:MAX_CHANGES]
     if verdict.level == "act":
         return msgspec.structs.replace(verdict, why=(*verdict.why, compiled_sentence), do_first=todo)
     if verdict.level == "failed":
@@ -79,7 +79,9 @@ def _changes(met: list[tuple[int, Finding]]) -> list[Change]:
     return list(by_place.values())
 
 
-def _without_mended(met: list[tuple[int, Finding]], todo: tuple[Change, ...]) -> list[tuple[int, Finding]]:
+def _without_mended_lines(
+    met: list[tuple[int, Finding]], todo: tuple[Change, ...]
+) -> list[tuple[int, Finding]]:
     """Leave out breaks at lines that a change of `todo` touches: a mended sync breaks no graph."""
     touched = {
         (change.line.file, number) for change in todo if change.line is not None for number in change.lines

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gapless.analyze.run.phases import CHECKPOINT, EVALUATION, prefer_named
+from gapless.analyze.run.phases import CHECKPOINT, EVALUATION, prefer_own_names
 from gapless.analyze.verdicts.changes import changes
 from gapless.model import Change, Recurrence, Report
 from gapless.model.wording import number, part
@@ -71,13 +71,13 @@ def phase_changes(report: Report) -> tuple[Change, ...]:
 def unchecked_clause(report: Report) -> str:
     """Say what a stopped run did not reach, and the option that reaches it."""
     whole = report.planned.steps
-    unreached = prefer_named(
+    unreached = prefer_own_names(
         phase for phase in report.phases if not phase.times and not (0 < whole < phase.every)
     )
     if unreached:
         furthest = max(phase.every for phase in unreached) if all(phase.every for phase in unreached) else 0
         verb = "was" if len(unreached) == 1 else "were"
-        names = " and ".join(_describe_unreached(unreached))
+        names = " and ".join(_unreached_phases(unreached))
         return f"{names} {verb} not checked (`--steps {furthest or 'all'}`)"
     reached = {phase.name for phase in report.phases}
     if report.steps.noun != "step":
@@ -89,7 +89,7 @@ def unchecked_clause(report: Report) -> str:
     return f"{' and '.join(rest)} {'was' if len(rest) == 1 else 'were'} not checked (`--steps all`)"
 
 
-def _describe_unreached(phases: list[Recurrence]) -> Iterator[str]:
+def _unreached_phases(phases: list[Recurrence]) -> Iterator[str]:
     """Yield the name of each phase not reached, with period and line."""
     for phase in phases:
         where = f" ({phase.line.short})" if phase.line is not None else ""

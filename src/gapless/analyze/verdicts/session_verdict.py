@@ -11,7 +11,7 @@ from gapless.analyze.phrases.speed import time_range
 from gapless.analyze.verdicts import unstarted
 from gapless.analyze.verdicts.answer import with_answer
 from gapless.analyze.verdicts.changes import MAX_CHANGES, changes
-from gapless.analyze.verdicts.compiled_verdict import with_compiled
+from gapless.analyze.verdicts.compiled_verdict import with_compiled_code
 from gapless.analyze.verdicts.faults import with_faults
 from gapless.analyze.verdicts.memory_verdict import fit_facts, with_memory
 from gapless.analyze.verdicts.memory_verdict import verdict as of_memory
@@ -58,7 +58,7 @@ _IN_STEPS = ("every-step", "some-steps")
 
 def verdict(report: Report) -> Verdict:
     """Return the verdict of a session from the rest of its report."""
-    return with_faults(with_compiled(with_readiness(_verdict(report), report), report), report)
+    return with_faults(with_compiled_code(with_readiness(_verdict(report), report), report), report)
 
 
 def _verdict(report: Report) -> Verdict:
@@ -67,7 +67,7 @@ def _verdict(report: Report) -> Verdict:
     if early is not None:
         lacks = any(memory.lack is not None for memory in report.memory)
         unknown = (
-            unstarted.how_it_ended(report) is not None and not lacks
+            unstarted.ending_words(report) is not None and not lacks
         )  # the rest of the run may need more memory
         return early if unknown else with_answer(early, report)
     exhausted = next((memory for memory in report.memory if memory.lack is not None), None)

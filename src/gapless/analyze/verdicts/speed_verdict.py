@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.analyze.phrases.speed import format_speed, format_utilisation, time_range
+from gapless.analyze.phrases.speed import format_utilisation, speed_text, time_range
 from gapless.model import Report
 from gapless.model.estimate import Estimate
 from gapless.model.wording import about, span, spans
@@ -20,7 +20,7 @@ def speed_facts(report: Report, estimate: Estimate | None) -> Iterator[str]:
     done, whole = estimate.throughput, estimate.whole
     counts = (("samples", done.samples), ("tokens", done.tokens)) if done is not None else ()
     parts = [
-        f"{format_speed(counted.number, whole)} {name}/s" for name, counted in counts if counted is not None
+        f"{speed_text(counted.number, whole)} {name}/s" for name, counted in counts if counted is not None
     ]
     if parts and done is not None and done.flops and done.peak:
         peak = f"{about(done.peak)} TFLOP/s in {done.unit}"

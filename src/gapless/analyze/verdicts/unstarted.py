@@ -24,7 +24,7 @@ _HOW_TO_RUN = (
 def verdict(report: Report) -> Verdict:
     """Return the verdict if no step was seen; the caller fills `do_first`."""
     name, unseen = script_name(report.script), tuple(unseen_notes(report))
-    end = how_it_ended(report)
+    end = ending_words(report)
     if report.environment.unused:
         if not end and report.ending.how == "finished" and report.ending.message:
             sentence = f"{name} ran nothing on the GPU: {report.ending.message}"
@@ -56,7 +56,7 @@ def _needs_launcher(report: Report) -> bool:
     return report.environment.world_size <= 1 and _MISSING.search(report.ending.message) is not None
 
 
-def how_it_ended(report: Report) -> tuple[str, str] | None:
+def ending_words(report: Report) -> tuple[str, str] | None:
     """Return how the run ended, as a verb and a reason; None if it finished."""
     ending = report.ending
     reason = ending.message.strip().rstrip(".")
