@@ -101,11 +101,10 @@ def inputs(files: Sequence[Path]) -> list[Input]:
 def _verdicts(path: str) -> tuple[tuple[str, ...], bool]:
     """Return the verdict sentences on a saved file, and whether each notes that the file was changed."""
     from gapless.commands.show import reports
-    from gapless.model._disk import CHANGED
+    from gapless.model._disk import CHANGED_NOTE
 
     shown = reports(path)
-    return tuple(report.verdict.sentence for report in shown), all(
-        CHANGED in report.notes for report in shown
+    return tuple(report.verdict.sentence for report in shown), all(CHANGED_NOTE in report.notes for report in shown
     )
 
 

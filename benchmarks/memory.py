@@ -22,7 +22,7 @@ from typing import Any
 
 import _sheet
 
-from gapless.cores import usable
+from gapless.cores import usable_cores
 from gapless.errors import UnreadableInput
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import compare_with_recording
@@ -98,7 +98,7 @@ def search() -> str:
     run = training(16 * EVENTS)
     wanted, where = candidates(True), TrialConditions(total=TOTAL, capacity=TOTAL)
     rows: list[list[object]] = []
-    for jobs in sorted({1, usable()}):
+    for jobs in sorted({1, usable_cores()}):
         busy = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "?"
         taken = least_seconds(lambda jobs=jobs: attempt_all(run, wanted, where, jobs), 1, time.perf_counter)
         rows.append([f"{len(run):,}", len(wanted), jobs, busy, f"{taken:.1f} s"])

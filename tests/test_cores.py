@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gapless import cores
-from gapless.cores import quota, usable
+from gapless.cores import cgroup_quota, usable_cores
 
 
 def put(folder: Path, name: str, text: str) -> None:
@@ -28,14 +28,14 @@ def put(folder: Path, name: str, text: str) -> None:
 )
 def test_the_quota_of_a_container_is_its_root(tmp_path: Path, name: str, text: str, limit: float) -> None:
     put(tmp_path, name, text)
-    assert quota(tmp_path, tmp_path / "none") == limit
+    assert cgroup_quota(tmp_path, tmp_path / "none") == limit
 
 
 @pytest.mark.parametrize(("micro", "limit"), [("250000", 2.5), ("-1", -1)])
 def test_the_quota_of_a_container_in_the_first_version(tmp_path: Path, micro: str, limit: float) -> None:
     put(tmp_path, "cpu/cpu.cfs_quota_us", micro)
     put(tmp_path, "cpu/cpu.cfs_period_us", "100000")
-    assert quota(tmp_path, tmp_path / "none") == limit
+    assert cgroup_quota(tmp_path, tmp_path / "none") == limit
 
 
 def test_the_quota_is_the_least_of_all_groups_above(tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_the_quota_is_the_least_of_all_groups_above(tmp_path: Path) -> None:
     (groups / "a" / "cpu.max").write_text("150000 100000\n")
     (inner / "cpu.max").write_text("max 100000\n")
     membership.write_text("0::/a/b\n")
-    assert quota(groups, membership) == 1.5
+    assert cgroup_quota(groups, membership) == 1.5
     membership.write_text("")
-    assert quota(groups, membership) == -1
+    assert cgroup_quota(groups, membership) == -1
 
 
 def test_the_quota_of_the_older_groups(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_the_quota_of_the_older_groups(tmp_path: Path) -> None:
     (folder / "cpu.cfs_quota_us").write_text("50000")
     (folder / "cpu.cfs_period_us").write_text("100000")
     membership.write_text("4:cpu,cpuacct:/docker\n3:memory:/docker\n")
-    assert quota(groups, membership) == 0.5
+    assert cgroup_quota(groups, membership) == 0.5
     (folder / "cpu.cfs_quota_us").write_text("-1")
-    assert quota(groups, membership) == -1
+    assert cgroup_quota(groups, membership) == -1
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_part_of_a_core_counts_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, count: int
 ) -> None:
     put(tmp_path, "cpu.max", text)
-    monkeypatch.setattr(cores, "allowed", lambda: 4)
-    assert usable(tmp_path, tmp_path / "none") == count
+    monkeypatch.setattr(cores, "allowed_cores", lambda: 4)
+    assert usable_cores(tmp_path, tmp_path / "none") == count
 
 
 def test_no_more_than_the_machine_has() -> None:
-    assert 1 <= usable() <= (os.cpu_count() or 1)
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)

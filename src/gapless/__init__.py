@@ -1,6 +1,6 @@
 """Gapless finds every place where PyTorch training makes the GPU wait.
 
-Names are loaded when first used: ``import gapless`` costs nothing and loads no torch.
+Names are loaded on first use: ``import gapless`` costs nothing and does not load torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HOMES = {
     "step": "gapless.emulation.emulator",
     "unload_ipython_extension": "gapless.integrations.notebook",
 }
-"""Public names that are not rooms, and the module each one lives in."""
+"""Public names that are not subpackages, with the module that defines each."""
 
 __all__ = [
     "Session",

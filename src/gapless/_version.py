@@ -1,4 +1,4 @@
-"""The version, in one place: what saves, renders or answers ``--version`` imports it from here."""
+"""The version, defined once: everything that saves, renders or prints it imports it from here."""
 
 from __future__ import annotations
 

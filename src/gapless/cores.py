@@ -1,4 +1,4 @@
-"""The cores that this process may use: its affinity, within the quota of its control groups."""
+"""The cores that this process may use: its CPU affinity, within the quota of its control groups."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ CGROUP = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 
 
-def allowed() -> int:
-    """The cores that the scheduler may put this process on."""
+def allowed_cores() -> int:
+    """Return the number of cores that the scheduler may use for this process."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def quota(groups: Path = CGROUP, membership: Path = _MEMBERSHIP) -> float:
-    """The least limit, in cores, of this process's control group and those above it; -1 where there is none.
+def cgroup_quota(groups: Path = CGROUP, membership: Path = _MEMBERSHIP) -> float:
+    """Return the smallest limit, in cores, of this process's control group and its ancestors; -1 if none.
 
-    Both versions of control groups are read. Inside a container the group's own path is often not visible;
-    then its root, which is the container's, is.
+    Both versions of control groups are read. In a container the group's own path is often not visible, but
+    its root, which is the container's, is.
     """
     least = math.inf
     for folder, second in _folders(groups, membership):
         with suppress(OSError, ValueError, ZeroDivisionError):
             if second:
                 limit, period = (folder / "cpu.max").read_text().split()
-                found = math.inf if limit == "max" else int(limit) / int(period)
+                limit_in_cores = math.inf if limit == "max" else int(limit) / int(period)
             else:
                 micro = int((folder / "cpu.cfs_quota_us").read_text())
-                found = micro / int((folder / "cpu.cfs_period_us").read_text()) if micro > 0 else math.inf
-            least = min(least, found)
+                limit_in_cores = (
+                    micro / int((folder / "cpu.cfs_period_us").read_text()) if micro > 0 else math.inf
+                )
+            least = min(least, limit_in_cores)
     return -1.0 if math.isinf(least) else least
 
 
 def _folders(groups: Path, membership: Path) -> list[tuple[Path, bool]]:
-    """The folders of this process's group and of those above it, and whether they are of version 2."""
-    found = [(groups, True), (groups / "cpu", False), (groups / "cpu,cpuacct", False)]
+    """Return the folders of this process's group and its ancestors, each with whether it is of version 2."""
+    folders = [(groups, True), (groups / "cpu", False), (groups / "cpu,cpuacct", False)]
     with suppress(OSError):
         for row in membership.read_text().splitlines():
             _, controllers, path = row.split(":", 2)
@@ -46,11 +48,11 @@ def _folders(groups: Path, membership: Path) -> list[tuple[Path, bool]]:
                 root = groups / controllers if controllers else groups
                 parts = [part for part in path.split("/") if part not in ("", "..")]
                 steps = [root.joinpath(*parts[: depth + 1]) for depth in range(len(parts))]
-                found += [(step, not controllers) for step in steps]
-    return found
+                folders += [(step, not controllers) for step in steps]
+    return folders
 
 
-def usable(groups: Path = CGROUP, membership: Path = _MEMBERSHIP) -> int:
-    """How many processes that compute all the time make sense: the allowed cores, within the quota."""
-    limit = quota(groups, membership)
-    return allowed() if limit < 0 else max(1, min(allowed(), math.ceil(limit)))
+def usable_cores(groups: Path = CGROUP, membership: Path = _MEMBERSHIP) -> int:
+    """Return how many compute-bound processes make sense: the allowed cores, within the quota."""
+    limit = cgroup_quota(groups, membership)
+    return allowed_cores() if limit < 0 else max(1, min(allowed_cores(), math.ceil(limit)))

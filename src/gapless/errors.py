@@ -1,4 +1,4 @@
-"""The exceptions of Gapless and the exit status each one carries."""
+"""The exceptions of Gapless, each with its exit status."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ EXIT_UNREADABLE = 3
 
 
 class GaplessError(Exception):
-    """Something the user can act on: shown as one or two lines, never as a traceback.
+    """An error that the user can act on, shown as one or two lines without a traceback.
 
-    The message says what was seen and what to do about it.
+    The message says what was found and what to do about it.
     """
 
     exit_code = EXIT_UNREADABLE
 
 
 class UsageError(GaplessError):
-    """The command line or the call asks for something that does not exist."""
+    """The command line or a call asks for something that does not exist."""
 
     exit_code = EXIT_USAGE
 
 
 class UnreadableInput(GaplessError):
-    """A file that was named cannot be read as what it should be."""
+    """A file cannot be read as what it should be."""
 
 
 class NotEmulated(GaplessError, RuntimeError):
@@ -34,11 +34,11 @@ class NotEmulated(GaplessError, RuntimeError):
 
 
 class EmulationDefect(NotEmulated):
-    """Gapless itself failed while it emulated the device: its own mistake, and not the script's."""
+    """Gapless itself failed while emulating the device; the script is not at fault."""
 
 
 class RaceError(GaplessError, RuntimeError):
-    """Two accesses to the same memory, inside :func:`gapless.no_waits`, that nothing orders."""
+    """Nothing orders two accesses to the same memory inside :func:`gapless.no_waits`."""
 
     exit_code = EXIT_FINDINGS
 
@@ -52,7 +52,7 @@ class WaitError(GaplessError, RuntimeError):
 def require_torch(activity: str) -> None:
     """Raise unless torch is installed; `activity` says what needs it: ``gapless check runs your script``.
 
-    Nothing is imported, so a torch that is installed but broken still fails with its own error.
+    Nothing is imported, so a broken torch still fails with its own error.
 
     Raises:
         UsageError: torch is not installed.

@@ -11,7 +11,7 @@ from sockets import a_socket
 
 from gapless.errors import UnreadableInput
 from gapless.files import input as files
-from gapless.files.input import beginning, open_again, read_whole, source_text
+from gapless.files.input import open_rereadable, read_beginning, read_whole, source_text
 
 DATA = b"0123456789" * 1000
 
@@ -26,7 +26,7 @@ def fed(path: Path, data: bytes) -> threading.Thread:
 def test_a_file_is_read_again_and_again(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(DATA)
-    assert beginning(path, 15) == DATA[:15]
+    assert read_beginning(path, 15) == DATA[:15]
     assert read_whole(path) == DATA
 
 
@@ -34,25 +34,25 @@ def test_a_file_is_read_again_and_again(tmp_path):
 def test_a_pipe_is_read_once_and_has_its_bytes_each_time(tmp_path, data):
     path = tmp_path / "pipe"
     writer = fed(path, data)
-    assert beginning(path, 15) == data[:15]
+    assert read_beginning(path, 15) == data[:15]
     writer.join()
     assert read_whole(path) == data
-    with open_again(path) as stream:
+    with open_rereadable(path) as stream:
         assert stream.read(5) == data[:5]
 
 
 def test_a_pipe_is_read_in_pieces_as_it_comes(tmp_path):
     path = tmp_path / "pipe"
     writer = fed(path, DATA)
-    with files.opened(str(path)) as stream:
+    with files.open_unbuffered(str(path)) as stream:
         parts = list(iter(lambda: stream.read(7), b""))
     writer.join()
     assert b"".join(parts) == DATA
 
 
 def test_a_pipe_that_nobody_writes_to_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_WRITER_PATIENCE", 0.0)
-    monkeypatch.setattr(files, "_WRITER_LOOK", 0.0)
+    monkeypatch.setattr(files, "_WRITER_TIMEOUT", 0.0)
+    monkeypatch.setattr(files, "_WRITER_POLL", 0.0)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UnreadableInput, match="nobody writes to this pipe"):
         read_whole(tmp_path / "pipe")
@@ -70,7 +70,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("read", [read_whole, lambda path: beginning(path, 10), open_again])
+@pytest.mark.parametrize("read", [read_whole, lambda path: read_beginning(path, 10), open_rereadable])
 def test_what_is_no_file_is_refused_in_one_line(tmp_path, name, read):
     make, message = REFUSED[name]
     with pytest.raises(UnreadableInput, match=message) as raised:
@@ -85,7 +85,7 @@ def test_a_loop_of_links(tmp_path):
 
 
 def test_what_is_too_large_to_be_read_as_a_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOST_WHOLE", 100)
+    monkeypatch.setattr(files, "MAX_WHOLE_BYTES", 100)
     (tmp_path / "file").write_bytes(DATA)
     with pytest.raises(UnreadableInput, match="too large"):
         read_whole(tmp_path / "file")
@@ -104,7 +104,7 @@ class TestSource:
                 source_text(path)
 
     def test_it_is_no_larger_than_source_is(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(files, "_MOST_SOURCE", 100)
+        monkeypatch.setattr(files, "_MAX_SOURCE_BYTES", 100)
         (tmp_path / "a.py").write_bytes(DATA)
         with pytest.raises(OSError, match="too large"):
             source_text(tmp_path / "a.py")

@@ -18,7 +18,7 @@ from tracing import Trace, training
 
 from gapless.commands import main
 from gapless.errors import UnreadableInput
-from gapless.files.kinds import kind, kind_of
+from gapless.files.kinds import kind_of, recognize
 from gapless.trace.find import find_traces
 from gapless.trace.read import read
 
@@ -152,7 +152,7 @@ def test_what_a_profile_says_does_not_make_it_another_programs(tmp_path, dialect
 
 def test_what_gapless_reads_has_a_name(tmp_path):
     for path in SAVED.glob("*.json"):
-        assert kind(str(path)).name == path.stem
+        assert recognize(str(path)).name == path.stem
     made = {
         "trace": training(steps=1).text(),
         "snapshot": pickle.dumps({"segments": [], "device_traces": []}),
@@ -162,7 +162,7 @@ def test_what_gapless_reads_has_a_name(tmp_path):
         for ending, pack in (("", bytes), (".gz", gzip.compress)):
             path = tmp_path / f"file{ending}"
             path.write_bytes(pack(data))
-            assert kind(str(path)).name == name
+            assert recognize(str(path)).name == name
 
 
 class TestFolders:

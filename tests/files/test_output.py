@@ -22,7 +22,7 @@ from sockets import a_socket
 
 from gapless.errors import UnreadableInput
 from gapless.files import output
-from gapless.files.output import is_stream, refuse, write_whole, writing, writing_file
+from gapless.files.output import is_stream, refuse_unwritable, write_whole, writing, writing_file
 
 OLD, NEW = b"old", b"what is new, and longer"
 
@@ -87,7 +87,7 @@ class TestRegularFiles:
         assert other.samefile(path)
         assert names(tmp_path) == ["file", "other"]
 
-    @pytest.mark.parametrize("error", sorted(output._NOT_BESIDE))
+    @pytest.mark.parametrize("error", sorted(output._NO_REPLACEMENT))
     def test_where_nothing_takes_its_place_it_is_overwritten(self, tmp_path, monkeypatch, error):
         path = tmp_path / "file"
         path.write_bytes(OLD)
@@ -146,8 +146,8 @@ class TestStreams:
 
     def test_a_pipe_without_a_reader_is_given_up(self, tmp_path, monkeypatch):
         os.mkfifo(tmp_path / "pipe")
-        monkeypatch.setattr(output, "_READER_PATIENCE", 0.0)
-        monkeypatch.setattr(output, "_READER_LOOK", 0.0)
+        monkeypatch.setattr(output, "_READER_TIMEOUT", 0.0)
+        monkeypatch.setattr(output, "_READER_POLL", 0.0)
         with pytest.raises(UnreadableInput, match="nobody reads from this pipe"):
             write_whole(NEW, tmp_path / "pipe")
         assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
@@ -208,7 +208,9 @@ REFUSED: dict[str, tuple[Callable[[Path], str], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("write", [lambda path: write_whole(NEW, path), refuse], ids=["write", "refuse"])
+@pytest.mark.parametrize(
+    "write", [lambda path: write_whole(NEW, path), refuse_unwritable], ids=["write", "refuse"]
+)
 def test_what_cannot_be_written_is_refused_in_one_line(tmp_path, name, write):
     make, message = REFUSED[name]
     (tmp_path / "file").write_bytes(OLD)

@@ -21,8 +21,8 @@ from gapless.commands import main
 from gapless.errors import UnreadableInput
 from gapless.memory.export import ExportingSimulation
 from gapless.model import loading, memory, profile, session
-from gapless.model._disk import CHANGED
-from gapless.model._sound import MOST, problem
+from gapless.model._disk import CHANGED_NOTE
+from gapless.model._sound import MAX_NUMBER, find_problem
 from gapless.model.profile import Collectives, MemoryUse, Price, Prices, Profile, Steps
 from gapless.model.programme import Entry, Gpu
 from gapless.render import formats
@@ -75,39 +75,43 @@ class TestChecksum:
         field = b'"items":' if kind == "loader" else b'"line":'
         changed = saved.replace(field, field + b"1", 1)
         assert changed != saved
-        assert all(CHANGED in notes for notes in self.notes(module.decode(changed)))
+        assert all(CHANGED_NOTE in notes for notes in self.notes(module.decode(changed)))
 
     def test_a_file_that_only_looks_otherwise_does_not(self, kind, module):
         value = module.decode(whole(kind))
         saved = module.encode(value)
         assert module.decode(saved) == value
         assert module.decode(json.dumps(json.loads(saved), indent=2).encode()) == value
-        assert all(CHANGED not in notes for notes in self.notes(value))
+        assert all(CHANGED_NOTE not in notes for notes in self.notes(value))
 
     def notes(self, value: Any) -> list[tuple[str, ...]]:
         return [each.notes for each in (value if isinstance(value, tuple) else (value,))]
 
 
 class TestNumbers:
-    @pytest.mark.parametrize("value", [MOST, -2, 1 << 63, -(1 << 63), float("inf"), float("nan"), 1e300])
+    @pytest.mark.parametrize(
+        "value", [MAX_NUMBER, -2, 1 << 63, -(1 << 63), float("inf"), float("nan"), 1e300]
+    )
     @pytest.mark.parametrize(
         "wrap", [lambda value: value, lambda value: (1, value), lambda value: {"a": value}]
     )
     def test_numbers_out_of_bounds_are_named(self, value, wrap):
-        found = problem(msgspec.defstruct("One", [("size", Any)])(wrap(value)), -1)
+        found = find_problem(msgspec.defstruct("One", [("size", Any)])(wrap(value)), -1)
         assert found.startswith("size")
 
-    @pytest.mark.parametrize("value", [-1, 0, MOST - 1, 0.5, True, None, "x", (), (1, 2), (0.5, 1)])
+    @pytest.mark.parametrize("value", [-1, 0, MAX_NUMBER - 1, 0.5, True, None, "x", (), (1, 2), (0.5, 1)])
     def test_others_are_not(self, value):
-        assert problem(msgspec.defstruct("One", [("size", Any)])(value), -1) == ""
+        assert find_problem(msgspec.defstruct("One", [("size", Any)])(value), -1) == ""
 
     def test_addresses_are_larger_than_sizes(self):
         one = msgspec.defstruct("One", [("address", int), ("size", int)])
-        assert problem(one(2**64 - 1, 0), -1) == ""
-        assert problem(one(0, 2**64 - 1), -1).startswith("size is")
+        assert find_problem(one(2**64 - 1, 0), -1) == ""
+        assert find_problem(one(0, 2**64 - 1), -1).startswith("size is")
 
     def test_endless_text_is_named(self):
-        assert problem(msgspec.defstruct("One", [("code", str)])("x" * (2 << 20)), -1).startswith("code has")
+        assert find_problem(msgspec.defstruct("One", [("code", str)])("x" * (2 << 20)), -1).startswith(
+            "code has"
+        )
 
 
 GPU = {"fp32": 1.0, "bandwidth": 1.0, "pcie": 1.0}

@@ -114,7 +114,7 @@ def test_progress(tmp_path: Path) -> None:
     progress: list[int] = []
     read(path, progress.append)
     assert progress == sorted(progress)
-    assert progress[-1] == path.stat().st_size == sources.size(str(path))
+    assert progress[-1] == path.stat().st_size == sources.stored_size(str(path))
 
 
 def test_remote_files() -> None:
@@ -163,7 +163,7 @@ def test_what_unpacks_to_very_much(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(trace.text()))
     for most in (1000, 4096, len(trace.text())):
-        monkeypatch.setattr(sources, "_MOST", most)
+        monkeypatch.setattr(sources, "_MAX_UNPACKED_CHUNK", most)
         timeline = read(path)
         assert (len(timeline.host), timeline.notes) == (1, ())
 

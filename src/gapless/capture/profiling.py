@@ -23,7 +23,7 @@ from gapless.capture.memory_history import memory_snapshot
 from gapless.capture.profiling_others import DisabledProfilers
 from gapless.capture.profiling_steps import StepMarks
 from gapless.errors import UnreadableInput, UsageError
-from gapless.files.input import beginning
+from gapless.files.input import read_beginning
 from gapless.files.output import write_whole, writing_file
 from gapless.model import Ending, Environment, Mark, Session
 from gapless.model.wording import count
@@ -172,7 +172,7 @@ def list_own_files(folder: Path, name: str) -> list[Path]:
 def _read_list(path: Path) -> list[str]:
     """Return the lines of a list of files; none if it cannot be read."""
     try:
-        return beginning(path, _MAX_LIST_BYTES).decode(errors="replace").splitlines()
+        return read_beginning(path, _MAX_LIST_BYTES).decode(errors="replace").splitlines()
     except UnreadableInput:
         return []
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gapless.cores import usable
+from gapless.cores import usable_cores
 from gapless.errors import UnreadableInput, UsageError
 from gapless.model import Profile
 
@@ -44,7 +44,7 @@ def analyze_many(
     tally = _Tally(len(paths), progress)
     if on == "ray":
         return _on_ray(paths, read_trace, tally)
-    workers = min(jobs or usable(), len(paths))
+    workers = min(jobs or usable_cores(), len(paths))
     if workers < 2:
         return [tally.add(_read_here(read_trace, path)) for path in paths]
     return _in_processes(paths, read_trace, workers, tally)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gapless.errors import UnreadableInput, UsageError
-from gapless.files.kinds import kind
+from gapless.files.kinds import recognize
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import CONTEXT, MemoryRun
 
@@ -36,7 +36,7 @@ def read_recorded(path: str) -> RecordedMemory:
     Raises:
         UnreadableInput: the file holds no memory requests.
     """
-    if kind(path).name == "session":
+    if recognize(path).name == "session":
         return _of_session(path)
     return RecordedMemory(read(path))
 
@@ -50,7 +50,7 @@ def read(path: str) -> tuple[MemoryRun, ...]:
     from gapless.memory.snapshot import read as read_snapshot
     from gapless.model.memory import load
 
-    recognized = kind(path)
+    recognized = recognize(path)
     if recognized.foreign is not None:
         raise UnreadableInput(recognized.foreign.refusal(path))
     if recognized.name == "memory":

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from gapless.errors import EXIT_OK, GaplessError, UnreadableInput, UsageError
-from gapless.files.output import is_stream, refuse
+from gapless.files.output import is_stream, refuse_unwritable
 from gapless.model import Report
 from gapless.render import Style, alone, formats, together
 from gapless.render._brief import plain
@@ -74,7 +74,7 @@ def save_or_explain(save: Callable[[], None]) -> int:
 def _refuse_unwritable(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
     """Return `path`; refuse it before anything runs if it could not be written afterwards."""
     if path is not None:
-        refuse(path)
+        refuse_unwritable(path)
     return path
 
 

@@ -22,7 +22,7 @@ def read_profiles(
 
     For a single file `read_trace` also gets ``progress=``, to report the bytes read so far.
     """
-    from gapless.files.sources import size
+    from gapless.files.sources import stored_size
 
     results: list[Profile | UnreadableInput]
     with bar(
@@ -36,7 +36,7 @@ def read_profiles(
                 update_bar(done, of, "")
 
         if len(paths) == 1:
-            whole = size(paths[0])
+            whole = stored_size(paths[0])
             try:
                 results = [read_trace(paths[0], progress=lambda done: tell(done, whole))]
             except UnreadableInput as error:

@@ -125,7 +125,7 @@ def _make_wishes(
     room: tuple[str, int, int], tried: tuple[str, ...], search: bool, fresh: bool, jobs: int | None
 ) -> ReportOptions:
     from gapless.commands._saved import read_user_source
-    from gapless.cores import usable
+    from gapless.cores import usable_cores
     from gapless.memory.report import ReportOptions
 
     name, capacity, total = room
@@ -136,7 +136,7 @@ def _make_wishes(
         tried=tried,
         search=search,
         begin="fresh" if fresh else "recorded",
-        jobs=jobs or usable(),
+        jobs=jobs or usable_cores(),
         source=read_user_source,
     )
 

@@ -9,7 +9,7 @@ from gapless.analyze import report
 from gapless.commands import _output
 from gapless.commands._saved import read_user_source
 from gapless.errors import UnreadableInput
-from gapless.files.kinds import kind
+from gapless.files.kinds import recognize
 from gapless.model import Report
 
 
@@ -40,7 +40,7 @@ def reports(saved: str, drawn: bool = False) -> list[Report]:
     Raises:
         UnreadableInput: it cannot be read, or another command reports it.
     """
-    recognized = kind(saved)
+    recognized = recognize(saved)
     if recognized.foreign is not None:
         raise UnreadableInput(recognized.foreign.refusal(saved))
     name = recognized.name

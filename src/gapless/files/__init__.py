@@ -1,1 +1,1 @@
-"""Files on the user's machine: how they are written, opened, and recognized."""
+"""Write, open and recognize files on the user's machine."""

@@ -1,4 +1,4 @@
-"""The one opener: it opens regular files, and pipes that the user named, and waits for none for ever."""
+"""Open files for reading: regular files and named pipes, without ever waiting forever."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import Any, BinaryIO, cast
 
 from gapless.errors import UnreadableInput
 
-Name = str | os.PathLike[str]
+PathName = str | os.PathLike[str]
 
-MOST_WHOLE = 2 << 30
-"""Bytes of the largest file or pipe that is read as a whole: more would fill the memory."""
-_MOST_SOURCE = 4 << 20
-"""Bytes of the largest file that is read as source: what names it may name anything."""
-_WRITER_PATIENCE = 10.0
-"""Seconds in which somebody has to begin to write into a named pipe."""
-_WRITER_LOOK = 0.02
-"""Seconds between two looks for a writer."""
-_PIECE = 1 << 20
+MAX_WHOLE_BYTES = 2 << 30
+"""Largest file or pipe that is read as a whole; more would fill the memory."""
+_MAX_SOURCE_BYTES = 4 << 20
+"""Largest file that is read as source code; whatever names it may name any file."""
+_WRITER_TIMEOUT = 10.0
+"""Seconds to wait for a writer of a named pipe."""
+_WRITER_POLL = 0.02
+"""Seconds between two checks for a writer."""
+_CHUNK_BYTES = 1 << 20
+"""Large enough that the number of reads does not matter."""
 _FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_NONBLOCK", 0)
@@ -38,53 +39,53 @@ _KINDS = (
     (stat.S_ISSOCK, "it is a socket"),
 )
 
-_kept: dict[tuple[str, int, int], bytes] = {}
-"""What pipes held, by name, device and number: a pipe gives its bytes only once."""
+_pipe_contents: dict[tuple[str, int, int], bytes] = {}
+"""What pipes contained, by name, device and number: a pipe can be read only once."""
 
 
-def special(mode: int) -> str:
-    """What keeps a file of this `mode` from being read as one: ``it is a device``; "" for files and pipes."""
+def why_not_readable(mode: int) -> str:
+    """Return why a file of this `mode` cannot be read, such as ``it is a device``; "" for files and pipes."""
     return next((reason for kind, reason in _KINDS if kind(mode)), "")
 
 
-def open_again(path: Name) -> BinaryIO:
-    """The bytes of `path`; a pipe has them again each time, for it is read to its end at first.
+def open_rereadable(path: PathName) -> BinaryIO:
+    """Open `path` for reading; a pipe is read to its end at first and can be opened again.
 
     Raises:
-        UnreadableInput: it cannot be opened, or a pipe holds more than `MOST_WHOLE`.
+        UnreadableInput: it cannot be opened, or a pipe holds more than `MAX_WHOLE_BYTES`.
     """
     name = os.fspath(path)
     try:
         _check_name(name)
         key = _pipe_key(name)
-        if key is not None and key not in _kept:
-            with opened(name) as pipe:
-                _kept[key] = _whole(pipe, name)
-        return opened(name)
+        if key is not None and key not in _pipe_contents:
+            with open_unbuffered(name) as pipe:
+                _pipe_contents[key] = _read_all(pipe, name)
+        return open_unbuffered(name)
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
-def read_whole(path: Name) -> bytes:
-    """All bytes of `path`.
+def read_whole(path: PathName) -> bytes:
+    """Return all bytes of `path`.
 
     Raises:
-        UnreadableInput: it cannot be read, or is larger than `MOST_WHOLE`.
+        UnreadableInput: it cannot be read, or is larger than `MAX_WHOLE_BYTES`.
     """
-    with open_again(path) as file:
+    with open_rereadable(path) as file:
         try:
-            return _whole(file, os.fspath(path))
+            return _read_all(file, os.fspath(path))
         except OSError as error:
             raise _unreadable(path, error) from None
 
 
-def beginning(path: Name, size: int) -> bytes:
-    """The first `size` bytes of `path`, or all of it where it has fewer.
+def read_beginning(path: PathName, size: int) -> bytes:
+    """Return the first `size` bytes of `path`, or all if it has fewer.
 
     Raises:
         UnreadableInput: it cannot be read.
     """
-    with open_again(path) as file:
+    with open_rereadable(path) as file:
         try:
             parts, length = [], 0
             while length < size and (piece := file.read(size - length)):
@@ -95,28 +96,28 @@ def beginning(path: Name, size: int) -> bytes:
             raise _unreadable(path, error) from None
 
 
-def _unreadable(path: Name, error: Exception) -> UnreadableInput:
+def _unreadable(path: PathName, error: Exception) -> UnreadableInput:
     shown = os.fspath(path) or "a file without a name"
     return UnreadableInput(f"cannot read {shown}: {getattr(error, 'strerror', None) or error}")
 
 
-def opened(path: str) -> BinaryIO:
-    """The bytes of the file or pipe `path`, without a buffer.
+def open_unbuffered(path: str) -> BinaryIO:
+    """Open the file or pipe `path` without a buffer.
 
     Raises:
-        OSError: it cannot be read, is a folder or a device, or is a pipe that nobody writes to.
+        OSError: it cannot be read, is a folder or a device, or is a pipe without a writer.
     """
     _check_name(path)
     key = _pipe_key(path)
-    if key in _kept:
-        return io.BytesIO(_kept[key])
+    if key in _pipe_contents:
+        return io.BytesIO(_pipe_contents[key])
     if key is None and os.path.exists(path):
-        _refuse(os.stat(path).st_mode)  # opening a device may do something
+        _refuse_special(os.stat(path).st_mode)  # opening a device may do something
     stream = open(path, "rb", 0, opener=lambda name, _: os.open(name, _FLAGS))  # noqa: SIM115 - it is returned
     try:
         mode = os.fstat(stream.fileno()).st_mode
-        _refuse(mode)
-        return _pipe(stream) if stat.S_ISFIFO(mode) else stream
+        _refuse_special(mode)
+        return _wait_for_writer(stream) if stat.S_ISFIFO(mode) else stream
     except BaseException:
         stream.close()
         raise
@@ -128,44 +129,44 @@ def _check_name(name: str) -> None:
 
 
 def _pipe_key(path: str) -> tuple[str, int, int] | None:
-    """What a pipe is known by; None for everything else."""
+    """Return what identifies a pipe; None for everything else."""
     try:
         status = os.stat(path)
-    except OSError:  # which is said when it is opened
+    except OSError:  # opening it reports the error
         return None
     return (path, status.st_dev, status.st_ino) if stat.S_ISFIFO(status.st_mode) else None
 
 
-def _refuse(mode: int) -> None:
-    reason = special(mode)
+def _refuse_special(mode: int) -> None:
+    reason = why_not_readable(mode)
     if reason:
         kind = IsADirectoryError if stat.S_ISDIR(mode) else OSError
         raise kind(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, reason)
 
 
-def _pipe(stream: FileIO) -> BinaryIO:
-    """The pipe's stream, once somebody writes to it.
+def _wait_for_writer(stream: FileIO) -> BinaryIO:
+    """Return the pipe's stream once somebody writes to it.
 
     Raises:
         OSError: nobody does.
     """
-    until = time.monotonic() + _WRITER_PATIENCE
+    until = time.monotonic() + _WRITER_TIMEOUT
     start = b""
     while not start:
         try:
-            start = os.read(stream.fileno(), _PIECE)
+            start = os.read(stream.fileno(), _CHUNK_BYTES)
         except BlockingIOError:  # there is a writer, who has not written yet
             break
         if not start:
             if time.monotonic() > until:
                 raise OSError(errno.EPIPE, "nobody writes to this pipe")
-            time.sleep(_WRITER_LOOK)
+            time.sleep(_WRITER_POLL)
     os.set_blocking(stream.fileno(), True)
-    return cast(BinaryIO, _Begun(start, stream))
+    return cast(BinaryIO, _WithStart(start, stream))
 
 
-class _Begun(io.RawIOBase):
-    """The rest of `stream` behind `start`, which was read from it already."""
+class _WithStart(io.RawIOBase):
+    """A stream that yields `start`, which was already read from `stream`, before the rest."""
 
     def __init__(self, start: bytes, stream: FileIO) -> None:
         self._start, self._stream = start, stream
@@ -186,29 +187,29 @@ class _Begun(io.RawIOBase):
         super().close()
 
 
-def _whole(stream: BinaryIO, name: str) -> bytes:
+def _read_all(stream: BinaryIO, name: str) -> bytes:
     parts, length = [], 0
-    while piece := stream.read(_PIECE):
+    while piece := stream.read(_CHUNK_BYTES):
         parts.append(piece)
         length += len(piece)
-        if length > MOST_WHOLE:
-            raise UnreadableInput(f"{name} is larger than {MOST_WHOLE >> 30} GiB: too large to be read")
+        if length > MAX_WHOLE_BYTES:
+            raise UnreadableInput(f"{name} is larger than {MAX_WHOLE_BYTES >> 30} GiB: too large to be read")
     return b"".join(parts)
 
 
-def source_text(file: Name) -> str:
-    """The text of the regular file `file`, which holds source, in the encoding that it declares.
+def source_text(file: PathName) -> str:
+    """Return the text of the source file `file`, decoded as it declares.
 
     Raises:
-        OSError: it cannot be read, or is larger than source is.
-        SyntaxError: it declares an encoding that does not exist.
+        OSError: it cannot be read, or is too large for source code.
+        SyntaxError: it declares an unknown encoding.
         ValueError: it is not text in its encoding.
     """
     if not os.path.isfile(file):
         raise FileNotFoundError(errno.ENOENT, "there is no such file")
-    with opened(os.fspath(file)) as stream:
-        data = stream.read(_MOST_SOURCE + 1) or b""
-    if len(data) > _MOST_SOURCE:
+    with open_unbuffered(os.fspath(file)) as stream:
+        data = stream.read(_MAX_SOURCE_BYTES + 1) or b""
+    if len(data) > _MAX_SOURCE_BYTES:
         raise OSError(errno.EFBIG, "it is too large for source")
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     return io.TextIOWrapper(io.BytesIO(data), encoding).read()

@@ -1,7 +1,7 @@
-"""What kind of file something is: the one place that looks at how a file begins.
+"""Recognize the kind of a file by its beginning; nothing else in Gapless does.
 
-What Gapless reads has a name (``session``, ``trace``, ``snapshot``); a file of another program has a title,
-and what to record instead.
+Kinds that Gapless reads have a name (``session``, ``trace``, ``snapshot``); a file of another program has a
+title, and what to record instead.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 
 from gapless.errors import UnreadableInput
-from gapless.files.foreign import Foreign, foreign
-from gapless.files.input import beginning, open_again
+from gapless.files.foreign import ForeignFormat, identify_foreign
+from gapless.files.input import open_rereadable, read_beginning
 from gapless.files.sources import Source, is_url, open_source
 
 HEAD = 1 << 20
@@ -26,53 +26,53 @@ _SNAPSHOT = re.compile(rb'"device_traces"|"total_size"\s*:|MemoryViz')
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a file is.
+class FileKind:
+    """The kind of a file.
 
     `name`: what Gapless saved (``session``, ``profile``, ``memory``, ``loader``, ``report``), ``trace``,
-    ``snapshot``, or "" for everything else; then `foreign` says what it is, if that is known.
+    ``snapshot``, or "" for everything else; then `foreign` says what it is, if known.
     """
 
     name: str
-    foreign: Foreign | None = None
+    foreign: ForeignFormat | None = None
 
 
-def kind(path: str) -> Kind:
-    """What kind of file `path` is.
+def recognize(path: str) -> FileKind:
+    """Return the kind of the file `path`.
 
     Raises:
         UnreadableInput: it cannot be read.
     """
-    return kind_of_bytes(head(path), path)
+    return kind_of_bytes(read_head(path), path)
 
 
 def kind_of(path: str) -> str:
-    """The name of the kind of file that `path` is; "" where Gapless does not read it.
+    """Return the name of the kind of the file `path`; "" if Gapless does not read it.
 
     Raises:
         UnreadableInput: it cannot be read.
     """
-    return kind(path).name
+    return recognize(path).name
 
 
-def kind_of_bytes(data: bytes, path: str) -> Kind:
-    """What kind of file begins with `data`, unpacked, and is called `path`."""
+def kind_of_bytes(data: bytes, path: str) -> FileKind:
+    """Return the kind of a file called `path` whose unpacked content begins with `data`."""
     text = data.lstrip(_BLANK)
     saved = _SAVED.match(text)
     if saved:
-        return Kind(saved.group(1).decode())
-    other = foreign(data, os.path.basename(path))
+        return FileKind(saved.group(1).decode())
+    other = identify_foreign(data, os.path.basename(path))
     if other is not None:
-        return Kind("", other)
+        return FileKind("", other)
     if data.startswith(_PICKLE):
-        return Kind("snapshot")
+        return FileKind("snapshot")
     if text[:1] in (b"{", b"[") and _EVENTS.search(data):
-        return Kind("trace")
-    return Kind("snapshot" if _SNAPSHOT.search(data) else "")
+        return FileKind("trace")
+    return FileKind("snapshot" if _SNAPSHOT.search(data) else "")
 
 
-def head(path: str) -> bytes:
-    """How `path` begins, unpacked; what is damaged inside is left out.
+def read_head(path: str) -> bytes:
+    """Return the unpacked beginning of `path`, without what is damaged.
 
     Raises:
         UnreadableInput: it cannot be opened.
@@ -80,10 +80,10 @@ def head(path: str) -> bytes:
     if is_url(path):
         with open_source(path) as source:
             return source.read(HEAD)
-    data = beginning(path, HEAD)
+    data = read_beginning(path, HEAD)
     if not data.startswith(_PACKED):
         return data
-    with open_again(path) as raw:
+    with open_rereadable(path) as raw:
         try:
             return Source(raw, path).read(HEAD)
         except (UnreadableInput, EOFError, OSError):

@@ -1,8 +1,8 @@
-"""The one writer: a file is written whole or stays as it was, and nothing else is destroyed.
+"""Write files whole or leave them unchanged.
 
-A link is followed. A regular file is replaced at once, with its mode, owner and attributes; where the system
-does not allow that (hard links, a folder that cannot be written to, a file mounted alone), it is overwritten
-in place, once it is certain that the new content fits. Pipes, terminals and open descriptors are written to.
+Links are followed. A regular file is replaced atomically, keeping its mode, owner and attributes; if the
+system does not allow that (hard links, a read-only folder, a file mounted alone), it is overwritten in place,
+once it is certain that the new content fits. Pipes, terminals and open descriptors are written to directly.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from gapless.errors import UnreadableInput
 
 Name = str | os.PathLike[str]
 
-_READER_PATIENCE = 5.0
-"""Seconds in which somebody has to begin to read a named pipe: an open that waited for ever would hang."""
-_READER_LOOK = 0.02
-"""Seconds between two looks for a reader."""
-_STREAM = (
+_READER_TIMEOUT = 5.0
+"""Seconds to wait for a reader of a named pipe, so that opening it cannot hang."""
+_READER_POLL = 0.02
+"""Seconds between two checks for a reader."""
+_STREAM_FLAGS = (
     os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 )
-"""How a pipe or a terminal is opened: without waiting for a reader."""
-_COPIED_AT_ONCE = 1 << 20
-"""Bytes that are copied at once from a finished file into the one that stays in place."""
-_LINKS_FOLLOWED = 40
-"""Links after which Linux, too, gives up."""
+"""Flags to open a pipe or a terminal without waiting for a reader."""
+_COPY_CHUNK = 1 << 20
+"""Bytes copied at once from a finished file into a target that stays in place."""
+_MAX_LINKS = 40
+"""Number of links after which Linux gives up, too."""
 _DESCRIPTOR = re.compile(r"/(?:proc/(?:self|thread-self|\d+(?:/task/\d+)?)|dev)/fd/(\d+)")
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
-_NOT_BESIDE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV})
-"""Why no file beside the target can be made or take its place, although the target may be writable."""
+_NO_REPLACEMENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV})
+"""Errors that prevent a file beside the target from replacing it, although the target may be writable."""
 
 
 @dataclass(frozen=True)
-class _Target:
-    """What is written to: `file` behind all links, or an open `descriptor` (-1: none).
+class _OutputTarget:
+    """The output: `file` behind all links, or an open `descriptor` (-1: none).
 
-    `before` is what the file is now; None where there is none yet.
+    `before` is the status of the existing file; None if there is none.
     """
 
     name: str
@@ -58,8 +58,8 @@ class _Target:
     before: os.stat_result | None = None
 
     @property
-    def streamed(self) -> bool:
-        """Whether bytes go to somebody who takes them as they come."""
+    def is_streamed(self) -> bool:
+        """Whether bytes go directly to a reader."""
         return self.descriptor >= 0 or (self.before is not None and not stat.S_ISREG(self.before.st_mode))
 
 
@@ -73,14 +73,15 @@ def write_whole(data: bytes, path: Name) -> None:
         out.write(data)
 
 
-def refuse(path: Name) -> None:
-    """Refuse a `path` that nothing can be written to, before there is anything to write.
+def refuse_unwritable(path: Name) -> None:
+    """Refuse a `path` that cannot be written to, before there is anything to write.
 
     Raises:
-        UnreadableInput: it is a folder, a disk, a socket or nothing, is in no folder, or may not be written.
+        UnreadableInput: it is a folder, a disk, a socket or empty, its folder is missing, or it is not
+            writable.
     """
-    with _explained(os.fspath(path)):
-        target = _target(os.fspath(path))
+    with _as_unreadable(os.fspath(path)):
+        target = _find_target(os.fspath(path))
         if target.descriptor >= 0:
             return
         folder = os.path.dirname(target.file)
@@ -89,27 +90,28 @@ def refuse(path: Name) -> None:
 
 
 def is_stream(path: Name) -> bool:
-    """Whether what is written to `path` goes to a reader at once, so that it cannot be replaced later."""
+    """Whether output to `path` goes directly to a reader, so that it cannot be replaced later."""
     try:
-        return _target(os.fspath(path)).streamed
+        return _find_target(os.fspath(path)).is_streamed
     except OSError:
         return False
 
 
 @contextmanager
 def writing(path: Name) -> Iterator[BinaryIO]:
-    """A stream whose bytes become the content of `path` when the block ends; if it fails, nothing changes.
+    """Yield a stream whose bytes become the content of `path` at the block's end; if it fails, nothing
+    changes.
 
     Raises:
         UnreadableInput: `path` cannot be written.
     """
-    with _explained(os.fspath(path)):
-        target = _target(os.fspath(path))
-        if target.streamed:
-            with _stream(target) as out:
+    with _as_unreadable(os.fspath(path)):
+        target = _find_target(os.fspath(path))
+        if target.is_streamed:
+            with _open_stream(target) as out:
                 yield out
             return
-        with _part(target) as part:
+        with _temporary_file(target) as part:
             with open(part, "r+b") as out:
                 yield out
             _install(part, target)
@@ -117,27 +119,27 @@ def writing(path: Name) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing_file(path: Name, ending: str = "") -> Iterator[str]:
-    """The name of an empty file whose content becomes that of `path` when the block ends.
+    """Yield the name of an empty file whose content becomes that of `path` when the block ends.
 
-    It is for what writes files only by name; the name ends with `ending`.
+    It is for writers that need a file name; the name ends with `ending`.
 
     Raises:
         UnreadableInput: `path` cannot be written.
     """
-    with _explained(os.fspath(path)):
-        target = _target(os.fspath(path))
-        with _part(target, ending) as part:
+    with _as_unreadable(os.fspath(path)):
+        target = _find_target(os.fspath(path))
+        with _temporary_file(target, ending) as part:
             yield part
-            if target.streamed:
-                with _stream(target) as out, open(part, "rb") as made:
-                    shutil.copyfileobj(made, out, _COPIED_AT_ONCE)
+            if target.is_streamed:
+                with _open_stream(target) as out, open(part, "rb") as source:
+                    shutil.copyfileobj(source, out, _COPY_CHUNK)
             else:
                 _install(part, target)
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Errors of the system as one line about `name`."""
+def _as_unreadable(name: str) -> Iterator[None]:
+    """Turn the system's errors into one line about `name`."""
     try:
         yield
     except OSError as error:
@@ -148,11 +150,11 @@ def _explained(name: str) -> Iterator[None]:
 # What the name means -----------------------------------------------------------------------------
 
 
-def _target(name: str) -> _Target:
-    """What `name` means.
+def _find_target(name: str) -> _OutputTarget:
+    """Return the output target that `name` denotes.
 
     Raises:
-        OSError: nothing that can be written to.
+        OSError: it cannot be written to.
     """
     if not name:
         raise OSError(errno.ENOENT, "the name is empty")
@@ -160,23 +162,23 @@ def _target(name: str) -> _Target:
         raise OSError(errno.EINVAL, "the name contains a zero byte")
     if not os.path.basename(name) and not os.path.isdir(name):
         raise OSError(errno.ENOENT, "there is no such folder, and a file's name does not end with a slash")
-    file, descriptor = _followed(name)
+    file, descriptor = _follow_links(name)
     if descriptor >= 0:
         os.fstat(descriptor)
-        return _Target(name, file, descriptor)
+        return _OutputTarget(name, file, descriptor)
     try:
         before = os.stat(file)
     except FileNotFoundError:
         folder = os.path.dirname(file)
         if not os.path.isdir(folder):
             raise OSError(errno.ENOENT, f"there is no folder {folder}") from None
-        return _Target(name, file)
+        return _OutputTarget(name, file)
     for kind, reason in _REFUSED:
         if kind(before.st_mode):
             raise OSError(errno.EINVAL, reason)
     if not os.access(file, os.W_OK):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-    return _Target(name, file, -1, before)
+    return _OutputTarget(name, file, -1, before)
 
 
 _REFUSED = (
@@ -186,18 +188,18 @@ _REFUSED = (
 )
 
 
-def _followed(name: str) -> tuple[str, int]:
-    """The file that `name` means behind all links, and the descriptor if it means an open one, else -1."""
+def _follow_links(name: str) -> tuple[str, int]:
+    """Return the file behind all links, and the open descriptor that `name` denotes, or -1."""
     file = os.path.abspath(name)
-    for _ in range(_LINKS_FOLLOWED):
+    for _ in range(_MAX_LINKS):
         if file in _STANDARD:
             return file, _STANDARD[file]
         file = os.path.join(os.path.realpath(os.path.dirname(file)), os.path.basename(file))
-        found = _DESCRIPTOR.fullmatch(file)
-        if found:
+        match = _DESCRIPTOR.fullmatch(file)
+        if match:
             if not file.startswith(("/dev/", f"/proc/{os.getpid()}/")):
                 raise OSError(errno.EINVAL, "it is open in another process")
-            return file, int(found.group(1))
+            return file, int(match.group(1))
         try:
             aim = os.readlink(file)
         except OSError:  # no link, or nothing yet
@@ -210,9 +212,9 @@ def _followed(name: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _stream(target: _Target) -> Iterator[BinaryIO]:
-    """A stream to a pipe, a terminal or an open descriptor."""
-    out = os.fdopen(_opened(target), "wb")
+def _open_stream(target: _OutputTarget) -> Iterator[BinaryIO]:
+    """Open a stream to a pipe, a terminal or an open descriptor."""
+    out = os.fdopen(_open_descriptor(target), "wb")
     try:
         yield out
         out.flush()
@@ -221,19 +223,19 @@ def _stream(target: _Target) -> Iterator[BinaryIO]:
             out.close()
 
 
-def _opened(target: _Target) -> int:
+def _open_descriptor(target: _OutputTarget) -> int:
     if target.descriptor >= 0:
         return os.dup(target.descriptor)
-    until = time.monotonic() + _READER_PATIENCE
+    until = time.monotonic() + _READER_TIMEOUT
     while True:
         try:
-            opened = os.open(target.file, _STREAM)
+            opened = os.open(target.file, _STREAM_FLAGS)
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
             if time.monotonic() > until:
                 raise OSError(errno.ENXIO, "nobody reads from this pipe") from None
-            time.sleep(_READER_LOOK)
+            time.sleep(_READER_POLL)
         else:
             os.set_blocking(opened, True)
             return opened
@@ -243,22 +245,22 @@ def _opened(target: _Target) -> int:
 
 
 @contextmanager
-def _part(target: _Target, ending: str = "") -> Iterator[str]:
-    """An empty file, beside the target if possible, which is removed when the block ends."""
+def _temporary_file(target: _OutputTarget, ending: str = "") -> Iterator[str]:
+    """Create an empty file, beside the target if possible; it is removed when the block ends."""
     name = f".gapless-{secrets.token_hex(8)}.part{ending}"
-    beside = tempfile.gettempdir() if target.streamed else os.path.dirname(target.file)
+    beside = tempfile.gettempdir() if target.is_streamed else os.path.dirname(target.file)
     part = os.path.join(beside, name)
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
-    mode = 0o666 if target.before is None and not target.streamed else 0o600
+    mode = 0o666 if target.before is None and not target.is_streamed else 0o600
     try:
         os.close(os.open(part, flags, mode))
     except OSError as error:
-        if target.before is None or error.errno not in _NOT_BESIDE:
+        if target.before is None or error.errno not in _NO_REPLACEMENT:
             raise
         part = os.path.join(tempfile.gettempdir(), name)
         os.close(os.open(part, flags, 0o600))
     try:
-        with _removed_at_a_signal(part):
+        with _remove_on_signal(part):
             yield part
     finally:
         with suppress(FileNotFoundError):
@@ -269,8 +271,8 @@ _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasat
 
 
 @contextmanager
-def _removed_at_a_signal(part: str) -> Iterator[None]:
-    """Remove `part` where a signal ends the process at once, which runs no `finally`."""
+def _remove_on_signal(part: str) -> Iterator[None]:
+    """Remove `part` if a signal ends the process, which runs no `finally`."""
 
     def end(number: int, frame: FrameType | None) -> None:
         with suppress(OSError):
@@ -290,23 +292,23 @@ def _removed_at_a_signal(part: str) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _install(part: str, target: _Target) -> None:
-    """Make what is in the file `part` the content of the target."""
+def _install(part: str, target: _OutputTarget) -> None:
+    """Make the content of the file `part` that of the target."""
     try:
         if target.before is not None:
             if target.before.st_nlink > 1:
                 return _overwrite(part, target.file)
-            _like(part, target.file, target.before)
+            _copy_metadata(part, target.file, target.before)
         os.replace(part, target.file)
     except OSError as error:
-        if target.before is None or error.errno not in {*_NOT_BESIDE, errno.ENOTSUP}:
+        if target.before is None or error.errno not in {*_NO_REPLACEMENT, errno.ENOTSUP}:
             raise
         _overwrite(part, target.file)
     return None
 
 
-def _like(part: str, file: str, before: os.stat_result) -> None:
-    """Give `part` the owner, the mode and the attributes of `file`.
+def _copy_metadata(part: str, file: str, before: os.stat_result) -> None:
+    """Give `part` the owner, mode and attributes of `file`.
 
     Raises:
         OSError: the system does not allow it.
@@ -321,7 +323,7 @@ def _like(part: str, file: str, before: os.stat_result) -> None:
 
 
 def _attributes(file: str) -> list[str]:
-    """The extended attributes of `file`; none where its file system has none."""
+    """Return the extended attributes of `file`; none if its file system has none."""
     try:
         return os.listxattr(file)
     except OSError as error:
@@ -331,10 +333,10 @@ def _attributes(file: str) -> list[str]:
 
 
 def _overwrite(part: str, file: str) -> None:
-    """Copy `part` into `file`, which stays the same file; if that fails, its old content is put back."""
+    """Copy `part` into `file` in place; on failure the old content is restored."""
     with open(part, "rb") as new, open(file, "r+b", buffering=0) as old, tempfile.TemporaryFile() as kept:
         before, after = os.fstat(old.fileno()).st_size, os.fstat(new.fileno()).st_size
-        shutil.copyfileobj(old, kept, _COPIED_AT_ONCE)
+        shutil.copyfileobj(old, kept, _COPY_CHUNK)
         try:
             if after > before:
                 _reserve(old.fileno(), after)
@@ -349,7 +351,7 @@ def _overwrite(part: str, file: str) -> None:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Make sure that the file can grow to `size`, where the file system can say so."""
+    """Reserve `size` bytes for the file, if the file system can."""
     if not hasattr(os, "posix_fallocate"):
         return
     try:
@@ -360,9 +362,9 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def _copy(source: BinaryIO, into: BinaryIO) -> None:
-    """Write all of `source` over the beginning of `into`, which has no buffer: it may take half a piece."""
+    """Write `source` over the beginning of the unbuffered `into`, whose writes may be partial."""
     into.seek(0)
-    while piece := source.read(_COPIED_AT_ONCE):
+    while piece := source.read(_COPY_CHUNK):
         rest = memoryview(piece)
         while rest:
             rest = rest[into.write(rest) :]

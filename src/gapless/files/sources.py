@@ -1,4 +1,4 @@
-"""Where bytes come from: a file, compressed or not, standard input, or anything fsspec opens."""
+"""Sources of bytes: files, compressed or not, standard input, or anything that fsspec opens."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from importlib import import_module
 from typing import Any, BinaryIO, cast
 
 from gapless.errors import UnreadableInput
-from gapless.files.input import opened
+from gapless.files.input import open_unbuffered
 
 Progress = Callable[[int], None]
-_PIECE = 1 << 18
-_MOST = 16 << 20
-"""Bytes that one piece may become at once."""
-_FREE_SIZE = 32 << 20
-"""Bytes that any compressed file may become."""
-_MOST_TIMES = 100
-"""How many times its size a larger one may become: traces grow up to thirty times, bombs a thousand."""
-_ZSTD_PIECE = 1 << 10
-"""Bytes of zstd unpacked at once: each four of them may become 128 kB."""
+_CHUNK_BYTES = 1 << 18
+"""Small enough to report progress often."""
+_MAX_UNPACKED_CHUNK = 16 << 20
+"""Bytes that one compressed chunk may unpack to at once."""
+_UNCHECKED_SIZE = 32 << 20
+"""Bytes that any compressed file may unpack to."""
+_MAX_RATIO = 100
+"""Largest compression ratio beyond that; traces reach thirty, decompression bombs a thousand."""
+_ZSTD_CHUNK = 1 << 10
+"""Bytes of zstd unpacked at once: every four of them may become 128 kB."""
 _GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 _ZIP = b"PK\x03\x04"
 
 
 def is_url(path: str) -> bool:
-    """Whether fsspec has to open it."""
+    """Whether fsspec has to open `path`."""
     return "://" in path
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The fsspec file system of `url` and the path in it.
+    """Return the fsspec file system of `url` and the path in it.
 
     Raises:
         UnreadableInput: fsspec, or what it needs for this kind of URL, is not installed.
@@ -45,22 +46,22 @@ def filesystem(url: str) -> tuple[Any, str]:
     except ImportError:
         raise UnreadableInput(f"{url} is remote: to read it, install fsspec (pip install fsspec)") from None
     try:
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+        located: tuple[Any, str] = fsspec.core.url_to_fs(url)
     except ImportError as error:
         raise UnreadableInput(f"{url} needs a package that is not installed: {_line(error)}") from None
     except Exception as error:
         raise UnreadableInput(f"{url} cannot be opened: {_line(error)}") from None
-    return found
+    return located
 
 
 @contextmanager
 def open_source(path: str, progress: Progress | None = None) -> Iterator[Source]:
-    """The uncompressed bytes of `path` (``-``: standard input), to be read in pieces.
+    """Open the uncompressed bytes of `path` (``-``: standard input), to be read in chunks.
 
-    `progress` is told after every piece how many bytes of the file, as it lies there, have been read.
+    `progress` is called after every chunk with the number of compressed bytes read so far.
 
     Raises:
-        UnreadableInput: it cannot be opened or is compressed in a way that is not known.
+        UnreadableInput: it cannot be opened, or its compression is unknown.
     """
     raw = _open(path)
     try:
@@ -72,23 +73,24 @@ def open_source(path: str, progress: Progress | None = None) -> Iterator[Source]
             raw.close()
 
 
-def unpacked(data: bytes, name: str) -> bytes:
-    """What the compressed `data` of the file `name` holds.
+def decompress(data: bytes, name: str) -> bytes:
+    """Decompress the `data` of the file `name`.
 
     Raises:
         UnreadableInput: it is damaged, or grows too much.
     """
     source = Source(io.BytesIO(data), name)
-    parts = list(iter(lambda: source.read(_PIECE), b""))
+    parts = list(iter(lambda: source.read(_CHUNK_BYTES), b""))
     if source.trouble:
         raise UnreadableInput(f"{name} is damaged: {source.trouble}")
     return b"".join(parts)
 
 
 class Source:
-    """Uncompressed bytes in pieces.
+    """Uncompressed bytes in chunks.
 
-    `trouble` says, once all is read, what the compression did not allow; `short` whether bytes are missing.
+    Once all is read, `trouble` describes damage to the compressed data, and `short` says whether bytes are
+    missing.
     """
 
     def __init__(self, raw: BinaryIO, name: str, progress: Progress | None = None) -> None:
@@ -99,14 +101,14 @@ class Source:
         self._start = b""
         self.trouble = ""
         self.short = False
-        while len(self._start) < 4 and (more := self._take(_PIECE)):
+        while len(self._start) < 4 and (more := self._take(_CHUNK_BYTES)):
             self._start += more
         self._length = 0
         self._plain = not self._start.startswith((_GZIP, ZSTD, _ZIP))
-        self._pieces = self._decompressed()
+        self._pieces = self._unpack()
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, `size` of them or a little more; none at the end."""
+        """Return the next `size` bytes or a little more; none at the end."""
         if self._plain:
             start, self._start = self._start, b""
             return start or self._take(size)
@@ -115,17 +117,17 @@ class Source:
         while length < size and (more := next(self._pieces, None)) is not None:
             parts.append(more)
             length += len(more)
-            self._grow(len(more))
+            self._count_unpacked(len(more))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _grow(self, length: int) -> None:
-        """Count bytes that were unpacked.
+    def _count_unpacked(self, length: int) -> None:
+        """Count unpacked bytes.
 
         Raises:
-            UnreadableInput: they are far more than the packed bytes could be.
+            UnreadableInput: there are far more than the packed bytes could hold.
         """
         self._length += length
-        if self._length > max(_FREE_SIZE, _MOST_TIMES * self._taken):
+        if self._length > max(_UNCHECKED_SIZE, _MAX_RATIO * self._taken):
             raise UnreadableInput(
                 f"{self._name} is not what it should be: its first {self._taken:,} bytes unpack to more than "
                 f"{self._length >> 20} MiB"
@@ -138,26 +140,26 @@ class Source:
             self._progress(self._taken)
         return data or b""
 
-    def _compressed(self) -> Iterator[bytes]:
+    def _raw_chunks(self) -> Iterator[bytes]:
         start, self._start = self._start, b""
         if start:
             yield start
-        while more := self._take(_PIECE):
+        while more := self._take(_CHUNK_BYTES):
             yield more
 
-    def _decompressed(self) -> Iterator[bytes]:
+    def _unpack(self) -> Iterator[bytes]:
         if self._start[:2] == _GZIP:
-            return self._inflated()
+            return self._unpack_gzip()
         if self._start[:4] == ZSTD:
-            return self._unzstd()
+            return self._unpack_zstd()
         if self._start[:4] == _ZIP:
-            return self._unzipped()
-        return self._compressed()
+            return self._unpack_zip()
+        return self._raw_chunks()
 
-    def _inflated(self) -> Iterator[bytes]:
-        """Gzip, of any number of members; what a damaged or unfinished file holds is given all the same."""
+    def _unpack_gzip(self) -> Iterator[bytes]:
+        """Unpack gzip with any number of members, as far as a damaged or truncated file allows."""
         machine: Any = None
-        for data in self._compressed():
+        for data in self._raw_chunks():
             more = False  # than was asked for came out of the piece, and waits
             while data or more:
                 if machine is None:
@@ -170,43 +172,43 @@ class Source:
                     machine = zlib.decompressobj(31)
                 before = machine.copy()
                 try:
-                    given = machine.decompress(data, _MOST)
+                    unpacked = machine.decompress(data, _MAX_UNPACKED_CHUNK)
                 except zlib.error:
-                    yield _byte_by_byte(before, data)
-                    self._damaged()
+                    yield _salvage(before, data)
+                    self._note_damage()
                     return
-                yield given
+                yield unpacked
                 data = machine.unused_data if machine.eof else machine.unconsumed_tail
-                more = len(given) >= _MOST and not machine.eof
+                more = len(unpacked) >= _MAX_UNPACKED_CHUNK and not machine.eof
                 if machine.eof:
                     machine = None
         if machine is not None:
             self.trouble, self.short = "The compressed file is truncated: the rest is missing", True
 
-    def _damaged(self) -> None:
+    def _note_damage(self) -> None:
         self.trouble = "The compressed file is damaged: everything after the damage is missing"
         self.short = True
 
-    def _unzstd(self) -> Iterator[bytes]:
-        machine, given = _zstd(self._name)(), False
+    def _unpack_zstd(self) -> Iterator[bytes]:
+        machine, has_output = _zstd_decompressor(self._name)(), False
         for data in (
-            piece[at : at + _ZSTD_PIECE]
-            for piece in self._compressed()
-            for at in range(0, len(piece), _ZSTD_PIECE)
+            piece[at : at + _ZSTD_CHUNK]
+            for piece in self._raw_chunks()
+            for at in range(0, len(piece), _ZSTD_CHUNK)
         ):
             try:
                 more = machine.decompress(data)
             except Exception as error:
-                if not given:
+                if not has_output:
                     raise UnreadableInput(f"{self._name} is damaged zstd: {_line(error)}") from None
-                self._damaged()
+                self._note_damage()
                 return
-            given = given or bool(more)
+            has_output = has_output or bool(more)
             yield more
-        if given and not getattr(machine, "eof", True):
+        if has_output and not getattr(machine, "eof", True):
             self.trouble, self.short = "The compressed file is truncated: the rest is missing", True
 
-    def _unzipped(self) -> Iterator[bytes]:
+    def _unpack_zip(self) -> Iterator[bytes]:
         if not self._raw.seekable():
             raise UnreadableInput(f"{self._name} is a zip archive: unpack it first")
         import zipfile  # and all that it stands on, for a rare kind of file
@@ -226,7 +228,7 @@ class Source:
         self._taken = archive.getinfo(inside[0]).compress_size
         try:
             with archive.open(inside[0]) as member:
-                while more := member.read(_PIECE):
+                while more := member.read(_CHUNK_BYTES):
                     yield more
         except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
             raise UnreadableInput(f"{self._name} is a damaged zip archive: {_line(error)}") from None
@@ -239,12 +241,12 @@ def _open(path: str) -> BinaryIO:
         if is_url(path):
             system, inside = filesystem(path)
             return cast(BinaryIO, system.open(inside, "rb"))
-        return opened(path)
+        return open_unbuffered(path)
     except UnreadableInput:
         raise
     except OSError as error:
         raise UnreadableInput(f"{path} cannot be read: {_reason(error)}") from None
-    except Exception as error:  # what stands behind a URL has exceptions of its own
+    except Exception as error:  # file systems behind URLs raise exceptions of their own
         if not is_url(path):
             raise
         raise UnreadableInput(f"{path} cannot be read: {_line(error)}") from None
@@ -261,12 +263,12 @@ def _reason(error: Exception) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of what an error says, or its name."""
+    """Return the first line of an error's message, or its type."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
 
 
-def _zstd(name: str) -> Callable[[], Any]:
+def _zstd_decompressor(name: str) -> Callable[[], Any]:
     try:
         if sys.version_info >= (3, 14):
             return cast(Callable[[], Any], import_module("compression.zstd").ZstdDecompressor)
@@ -278,17 +280,17 @@ def _zstd(name: str) -> Callable[[], Any]:
         ) from None
 
 
-def _byte_by_byte(machine: Any, data: bytes) -> bytes:
-    """What can still be had from the piece that holds the damage."""
-    found = []
+def _salvage(machine: Any, data: bytes) -> bytes:
+    """Unpack as much as possible of the chunk with the damage, byte by byte."""
+    parts = []
     with suppress(zlib.error):
         for place in range(len(data)):
-            found.append(machine.decompress(data[place : place + 1]))
-    return b"".join(found)
+            parts.append(machine.decompress(data[place : place + 1]))
+    return b"".join(parts)
 
 
-def size(path: str) -> int:
-    """How many bytes `path` has as it lies there; -1 where that cannot be told."""
+def stored_size(path: str) -> int:
+    """Return the size of `path` in bytes as stored; -1 if unknown."""
     try:
         if path == "-":
             return -1

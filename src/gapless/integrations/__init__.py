@@ -1,1 +1,1 @@
-"""Gapless inside other tools: what is needed of them is imported when it is used."""
+"""Gapless inside other tools, which are imported only when used."""

@@ -1,4 +1,4 @@
-"""The section of pytest's summary that names the lines that waited."""
+"""The section of pytest's summary that lists the lines that waited."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from gapless.render import Style
 from gapless.render._canvas import Canvas
 from gapless.render._finding import finding
 
-_MOST = 15
+_MAX_ROWS = 15
+"""Rows listed without -v, so that the summary fits a screen."""
 
 
-class Row(TypedDict):
-    """One line that waited in one test."""
+class WaitRow(TypedDict):
+    """A line that waited in one test."""
 
     code: str
     name: str
@@ -27,63 +28,63 @@ class Row(TypedDict):
     waits: int
 
 
-class Seen(TypedDict):
-    """What was seen of one test, in a form that a worker of pytest-xdist can send."""
+class TestWaits(TypedDict):
+    """The waits of one test, in a form that a pytest-xdist worker can send."""
 
     device: str
-    rows: list[Row]
+    rows: list[WaitRow]
 
 
-def seen(session: Session) -> Seen:
-    """The findings of one test."""
+def summarize_waits(session: Session) -> TestWaits:
+    """Return the findings of one test."""
     style = Style(folder=os.getcwd())
-    rows: list[Row] = [
+    rows: list[WaitRow] = [
         {
-            "code": one.code,
-            "name": one.name,
-            "where": f"{style.path(one.line.file)}:{one.line.line}" if one.line else one.place,
-            "text": one.line.code if one.line else "",
-            "waits": one.frequency.total,
+            "code": item.code,
+            "name": item.name,
+            "where": f"{style.path(item.line.file)}:{item.line.line}" if item.line else item.place,
+            "text": item.line.code if item.line else "",
+            "waits": item.frequency.total,
         }
-        for one in report(session).findings
+        for item in report(session).findings
     ]
     environment = session.environment
     kind = "an emulated " if environment.emulated else ""
     return {"device": f"{kind}{environment.device}", "rows": rows}
 
 
-def told(session: Session, findings: Sequence[Finding] | None = None) -> str:
-    """Every finding (or `findings`) in full, as `gapless check` shows it."""
-    found = report(session)
+def describe_findings(session: Session, findings: Sequence[Finding] | None = None) -> str:
+    """Return every finding (or `findings`) in full, as `gapless check` shows it."""
+    test_report = report(session)
     canvas = Canvas(Style(folder=os.getcwd()))
     advised: dict[str, Finding] = {}
-    for at, one in enumerate(found.findings if findings is None else findings):
+    for at, item in enumerate(test_report.findings if findings is None else findings):
         if at:
             canvas.blank()
-        finding(canvas, one, found, advised.setdefault(one.remedy, one))
+        finding(canvas, item, test_report, advised.setdefault(item.remedy, item))
     return canvas.text().rstrip()
 
 
-def write(terminal: Any, tests: dict[str, Seen]) -> None:
-    """List the lines: races, then those with most waits first."""
+def write(terminal: Any, tests: dict[str, TestWaits]) -> None:
+    """Write the lines: races, then those with the most waits first."""
     waits: dict[tuple[str, str, str, str], int] = {}
     where: dict[tuple[str, str, str, str], set[str]] = {}
-    for test, one in tests.items():
-        for row in one["rows"]:
+    for test, test_waits in tests.items():
+        for row in test_waits["rows"]:
             key = (row["where"], row["code"], row["name"], row["text"])
             waits[key] = waits.get(key, 0) + row["waits"]
             where.setdefault(key, set()).add(test)
-    devices = " and ".join(sorted({one["device"] for one in tests.values()}))
+    devices = " and ".join(sorted({test_waits["device"] for test_waits in tests.values()}))
     terminal.write_sep("=", f"syncs on {devices}")
     ordered = sorted(waits, key=lambda key: (not key[1].startswith(RACES), -waits[key], key))
-    for key in ordered[: None if terminal.verbosity > 0 else _MOST]:
+    for key in ordered[: None if terminal.verbosity > 0 else _MAX_ROWS]:
         place, code, name, text = key
-        what = "race" if code.startswith(RACES) else count(waits[key], "sync")
-        often = f"{what} in {count(len(where[key]), 'test')}"
+        event = "race" if code.startswith(RACES) else count(waits[key], "sync")
+        often = f"{event} in {count(len(where[key]), 'test')}"
         terminal.write_line(f"{often:<20} {code} {name}  {place}")
         if text:
             terminal.write_line(f"{'':<20} {text}"[: max(terminal._tw.fullwidth, 40)])
-    if terminal.verbosity <= 0 and len(ordered) > _MOST:
-        terminal.write_line(f"… and {count(len(ordered) - _MOST, 'line')} more (-v)")
-    quiet = sum(not any(row["waits"] for row in one["rows"]) for one in tests.values())
+    if terminal.verbosity <= 0 and len(ordered) > _MAX_ROWS:
+        terminal.write_line(f"… and {count(len(ordered) - _MAX_ROWS, 'line')} more (-v)")
+    quiet = sum(not any(row["waits"] for row in test_waits["rows"]) for test_waits in tests.values())
     terminal.write_line(f"{count(len(tests), 'test')} watched, {quiet} without a sync")

@@ -1,4 +1,4 @@
-"""What the pytest plugin does for a test that is watched."""
+"""Watch a test for the pytest plugin: its device, its waits and its limits."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from gapless.model import Session
 from gapless.model.wording import count, number, rate
 
 _emulators: dict[tuple[str, bool], Any] = {}
-"""One emulated machine for each GPU: what a fixture of a module puts there is there for all its tests."""
+"""One emulated machine per GPU, so that what a module's fixture puts there is visible to all its tests."""
 
 
-class Watch(Protocol):
-    """A device on which a test runs, and what has waited for it since `count_from_here`."""
+class TestWatch(Protocol):
+    """The device on which a test runs, and what waited for it since `count_from_here`."""
 
     def count_from_here(self) -> None: ...
 
     def session(self) -> Session: ...
 
     def done(self) -> None:
-        """The test itself has ended; its fixtures have not."""
+        """Record that the test itself has ended, before its fixtures do."""
 
-    def seen(self) -> _pytest_summary.Seen: ...
+    def seen(self) -> _pytest_summary.TestWaits: ...
 
     def end(self) -> None: ...
 
 
-class Refused(Exception):
-    """Why a test cannot be watched."""
+class WatchRefused(Exception):
+    """The reason why a test cannot be watched."""
 
 
-def begin(config: pytest.Config, races: bool = False) -> Watch:
-    """Put the device in place that the options ask for; `races` are seen on the emulated one alone.
+def begin(config: pytest.Config, races: bool = False) -> TestWatch:
+    """Set up the device that the options choose; races are only visible on the emulated one.
 
     Raises:
-        Refused: it cannot be had.
+        WatchRefused: the device is not available.
     """
     kind = config.getoption("--gapless-device") or config.getini("gapless_device")
     if kind not in ("auto", "emulated", "real"):
-        raise Refused(f"gapless_device is {kind!r}, but must be auto, emulated or real")
+        raise WatchRefused(f"gapless_device is {kind!r}, but must be auto, emulated or real")
     try:
         import torch
     except ModuleNotFoundError:
-        raise Refused("a test that is watched for syncs needs PyTorch: pip install torch") from None
+        raise WatchRefused("a test that is watched for syncs needs PyTorch: pip install torch") from None
     real = torch.cuda.is_available()
     if kind == "real" and not real:
-        raise Refused("gapless_device is 'real', but there is no GPU that PyTorch can use")
+        raise WatchRefused("gapless_device is 'real', but there is no GPU that PyTorch can use")
     if kind == "real" and races:
-        raise Refused(
+        raise WatchRefused(
             "gapless_device is 'real', but races are not visible on a real GPU: it gives wrong numbers "
             "without an error"
         )
@@ -64,21 +64,21 @@ def begin(config: pytest.Config, races: bool = False) -> Watch:
         if real and kind != "emulated" and not races:
             from gapless.integrations._real_gpu import RealWatch
 
-            return _Reported(RealWatch())
+            return _KeptWatch(RealWatch())
         gpu = config.getoption("--gapless-gpu") or config.getini("gapless_gpu") or "A100"
-        return _Reported(Emulated(gpu, config.getoption("--gapless-dry")))
+        return _KeptWatch(EmulatedWatch(gpu, config.getoption("--gapless-dry")))
     except GaplessError as error:
-        raise Refused(str(error)) from None
+        raise WatchRefused(str(error)) from None
 
 
-class Emulated:
-    """The emulated device, between the set-up of a test's fixtures and their end."""
+class EmulatedWatch:
+    """The emulated device, from the set-up of a test's fixtures until their end."""
 
     def __init__(self, gpu: str, dry: bool = False) -> None:
         from gapless.emulation.emulator import Emulator, current
 
         if current() is not None:
-            raise Refused(
+            raise WatchRefused(
                 "an emulated device is already active: this test is watched inside gapless.emulate()"
             )
         if (gpu, dry) not in _emulators:
@@ -105,8 +105,8 @@ class Emulated:
         self._emulator.stop(forget=False)
 
 
-class _Reported:
-    """A watch with what it has seen, kept when the test is over."""
+class _KeptWatch:
+    """A watch that keeps what it recorded when the test is over."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -123,17 +123,17 @@ class _Reported:
     def done(self) -> None:
         self._session = self._device.session()
 
-    def seen(self) -> _pytest_summary.Seen:
-        return _pytest_summary.seen(self.session())
+    def seen(self) -> _pytest_summary.TestWaits:
+        return _pytest_summary.summarize_waits(self.session())
 
     def end(self) -> None:
         self._device.end()
 
 
-class Bound:
-    """How often the host may wait: in all (`limit`), in each steady step (`per_step`), or in blocks only.
+class WaitLimit:
+    """How often the host may wait: in total (`limit`), per steady step (`per_step`), or not in blocks.
 
-    With `races` no two accesses to the same memory may go unordered.
+    With `races`, unordered accesses to the same memory are not allowed.
     """
 
     def __init__(
@@ -145,8 +145,9 @@ class Bound:
         self.default = default
         self._fixture = self._block = False
 
-    def blocks(self) -> Any:
-        """The value of the fixture `no_waits`: blocks; where none is entered, the whole test is one."""
+    def no_waits_fixture(self) -> Any:
+        """Return the value of the fixture `no_waits`, which makes blocks; without any block the whole test is
+        one."""
         self._fixture = True
 
         @contextmanager
@@ -162,25 +163,26 @@ class Bound:
 
         return no_waits
 
-    def exceeded(self, watch: Watch) -> str:
-        """Why the test fails; empty where it does not."""
+    def explain_failure(self, watch: TestWatch) -> str:
+        """Return why the test fails; "" if it does not."""
         session = watch.session()
         limit = 0 if self._fixture and not self._block else self.limit
-        asked = limit is not None or self.per_step is not None or self.races
+        has_limit = limit is not None or self.per_step is not None or self.races
         if session.environment.unused:
-            if asked:
+            if has_limit:
                 return 'the test put nothing on the GPU, so there is nothing to check: is `device` "cuda"?'
             return ""
         if self.races and session.races:
-            found = [one for one in report(session).findings if one.is_race]
-            return f"{count(len(found), 'race')} in this test\n\n{_pytest_summary.told(session, found)}"
-        limit = limit if asked else self.default
+            races = [item for item in report(session).findings if item.is_race]
+            details = _pytest_summary.describe_findings(session, races)
+            return f"{count(len(races), 'race')} in this test\n\n{details}"
+        limit = limit if has_limit else self.default
         waits = session.waits
         if limit is not None and waits > limit:
-            return _told(f"{count(waits, 'sync')} in this test, {number(limit)} allowed", session)
-        return self._per_step(session) if self.per_step is not None else ""
+            return _with_findings(f"{count(waits, 'sync')} in this test, {number(limit)} allowed", session)
+        return self._check_steps(session) if self.per_step is not None else ""
 
-    def _per_step(self, session: Session) -> str:
+    def _check_steps(self, session: Session) -> str:
         steps = report(session).steps
         if not steps.seen:
             return (
@@ -194,50 +196,50 @@ class Bound:
             )
         if steps.waits_per_step > (self.per_step or 0):
             often = rate(steps.waits_per_step, "sync", step="training step")
-            return _told(f"{often}, {number(self.per_step or 0)} allowed", session)
+            return _with_findings(f"{often}, {number(self.per_step or 0)} allowed", session)
         return ""
 
 
-def bound(mark: pytest.Mark | None, config: pytest.Config, races: bool = False) -> Bound:
-    """What the mark of a test says, or the ini file for all tests without one."""
+def limit_for_test(mark: pytest.Mark | None, config: pytest.Config, races: bool = False) -> WaitLimit:
+    """Return the limit from a test's mark, or from the ini file for tests without a mark."""
     if mark is None:
         text = config.getini("gapless_max_waits")
-        return Bound(None, None, _number(text, "gapless_max_waits") if text else None, races)
+        return WaitLimit(None, None, _number(text, "gapless_max_waits") if text else None, races)
     if (
         len(mark.args) > 1
         or set(mark.kwargs) - {"limit", "per_step"}
         or (mark.args and "limit" in mark.kwargs)
     ):
-        raise Refused(_USAGE)
+        raise WatchRefused(_USAGE)
     limit = mark.args[0] if mark.args else mark.kwargs.get("limit")
     per_step = mark.kwargs.get("per_step")
     if limit is None and per_step is None:
-        raise Refused(_USAGE)
+        raise WatchRefused(_USAGE)
     values = [value if value is None else _number(value, "max_waits") for value in (limit, per_step)]
-    return Bound(values[0], values[1], None, races)
+    return WaitLimit(values[0], values[1], None, races)
 
 
 _USAGE = "max_waits takes a number of syncs: @pytest.mark.max_waits(0), or @pytest.mark.max_waits(per_step=1)"
 
 
-def _number(value: Any, what: str) -> float:
+def _number(value: Any, option: str) -> float:
     try:
-        found = float(value)
+        limit = float(value)
     except (TypeError, ValueError):
-        found = -1.0
-    if found < 0 or isinstance(value, bool):
-        raise Refused(f"{what} is {value!r}, but must be a number of syncs, 0 or more")
-    return found
+        limit = -1.0
+    if limit < 0 or isinstance(value, bool):
+        raise WatchRefused(f"{option} is {value!r}, but must be a number of syncs, 0 or more")
+    return limit
 
 
-def _told(headline: str, session: Session) -> str:
-    return f"{headline}\n\n{_pytest_summary.told(session)}"
+def _with_findings(headline: str, session: Session) -> str:
+    return f"{headline}\n\n{_pytest_summary.describe_findings(session)}"
 
 
-class Waits:
+class WaitCounter:
     """What the host has waited for since the test began: the value of the fixture `waits`."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: TestWatch) -> None:
         self._watch = watch
 
     @property
@@ -251,5 +253,5 @@ class Waits:
         return self._watch.session()
 
     def reset(self) -> None:
-        """Count from here."""
+        """Start counting anew."""
         self._watch.count_from_here()

@@ -1,4 +1,4 @@
-"""Counting what waits for a real GPU, by torch's own synchronization debug mode."""
+"""Count what waits for a real GPU, by torch's own synchronization debug mode."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _MECHANISMS: dict[str, Mechanism] = {
 }
 
 
-class _Names(TorchDispatchMode):
-    """Knows which operator runs in this thread."""
+class _OperatorTracker(TorchDispatchMode):
+    """Tracks the operator running in this thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,8 +52,8 @@ class _Names(TorchDispatchMode):
             self.running.name = before
 
 
-class _Calls(TorchFunctionMode):
-    """Knows which function of torch Python has called in this thread."""
+class _FunctionTracker(TorchFunctionMode):
+    """Tracks the torch function that Python called in this thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,13 +67,13 @@ class _Calls(TorchFunctionMode):
             self.running.name = None
 
     def name(self) -> str:
-        """``Tensor.item``, or empty."""
+        """Return the function's name, such as ``Tensor.item``, or ""."""
         name = resolve_name(getattr(self.running, "name", None)) or ""
         return str(name).removeprefix("torch.")
 
 
 class RealWatch:
-    """A real GPU, with torch's synchronization debug mode switched to warnings from here to `end`.
+    """A real GPU with torch's synchronization debug mode set to warnings until `end`.
 
     Explicit waits (``torch.cuda.synchronize()``, of a stream, of an event), which that mode does not report,
     are counted where they are called.
@@ -81,24 +81,24 @@ class RealWatch:
 
     def __init__(self) -> None:
         self._recorder = Recorder()
-        self._names = _Names()
-        self._calls = _Calls()
+        self._names = _OperatorTracker()
+        self._calls = _FunctionTracker()
         self._ending = contextlib.ExitStack()
         self._ending.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("always", message=f".*{_WORDS}")
-        self._others = warnings.showwarning
-        warnings.showwarning = self._hear
+        self._show_warning = warnings.showwarning
+        warnings.showwarning = self._handle_warning
         self._ending.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
         torch.cuda.set_sync_debug_mode("warn")
         patches = Patches()
         self._ending.callback(patches.undo)
-        for owner, what in (
+        for owner, kind in (
             (torch.cuda, "Device"),
             (torch.cuda.Stream, "Stream"),
             (torch.cuda.Event, "Event"),
         ):
-            patches.set(owner, "synchronize", self._counted(owner.synchronize, f"cuda{what}Synchronize"))
-        self._ending.callback(register_optimizer_step_post_hook(self._stepped).remove)
+            patches.set(owner, "synchronize", self._count_calls(owner.synchronize, f"cuda{kind}Synchronize"))
+        self._ending.callback(register_optimizer_step_post_hook(self._mark_step).remove)
         self._ending.enter_context(self._calls)
         self._ending.enter_context(self._names)
 
@@ -121,19 +121,19 @@ class RealWatch:
     def end(self) -> None:
         self._ending.close()
 
-    def _hear(self, message: Any, *args: Any, **kwargs: Any) -> None:
+    def _handle_warning(self, message: Any, *args: Any, **kwargs: Any) -> None:
         if _WORDS not in str(message):
-            self._others(message, *args, **kwargs)
+            self._show_warning(message, *args, **kwargs)
             return
         name = getattr(self._names.running, "name", "") or "a synchronizing CUDA operation"
         self._recorder.wait(name, _MECHANISMS.get(name, "values"), call=self._calls.name(), depth=2)
 
-    def _counted(self, function: Any, name: str) -> Any:
+    def _count_calls(self, function: Any, name: str) -> Any:
         def synchronize(*args: Any, **kwargs: Any) -> Any:
             self._recorder.wait(name, "explicit", call=f"torch.cuda.{function.__qualname__}", depth=1)
             return function(*args, **kwargs)
 
         return synchronize
 
-    def _stepped(self, optimizer: Any, *_: Any) -> None:
+    def _mark_step(self, optimizer: Any, *_: Any) -> None:
         self._recorder.mark("optimizer", f"{type(optimizer).__name__}.step", depth=2)

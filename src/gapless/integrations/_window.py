@@ -1,4 +1,4 @@
-"""A window of training steps, profiled while somebody else's loop runs: what trainers' callbacks share."""
+"""Profile a window of training steps inside a trainer's loop: the shared part of trainers' callbacks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from gapless.model import Report
 
 
-class Window:
-    """One `gapless.integrations.profiling.profile` in the life of a trainer.
+class ProfiledWindow:
+    """One `gapless.integrations.profiling.profile` during a trainer's run.
 
-    `begin` is called when training begins, `step` after each batch, `end` when it ends or fails; each may be
-    called again. Nothing here raises into the training: what goes wrong is warned of. Without a GPU nothing
-    is recorded, which is said once; under ``gapless check`` and ``gapless profile``, which look on
-    themselves, nothing is done at all.
+    Call `begin` when training begins, `step` after each batch and `end` when it ends or fails; repeated calls
+    are harmless. Nothing here raises into the training: problems are warnings. Without a GPU nothing is
+    recorded, with one warning; under ``gapless check`` and ``gapless profile``, which record themselves,
+    nothing is done.
     """
 
     def __init__(self, show: bool = True, **options: Any) -> None:
@@ -36,8 +36,8 @@ class Window:
         return self._on
 
     def begin(self) -> None:
-        """Training begins: count steps from here."""
-        if self._on or self._profile is not None or _looked_at():
+        """Training begins: count steps from now on."""
+        if self._on or self._profile is not None or _is_recorded_already():
             return
         from gapless.integrations.profiling import profile
 
@@ -46,17 +46,17 @@ class Window:
             self._profile.__enter__()
         except GaplessError as error:
             self._profile = None
-            _say_once(str(error))
+            _warn_once(str(error))
             return
         self._on = True
 
     def step(self) -> None:
-        """A batch is done. Once everything is recorded the profiler goes away; training runs on."""
+        """A batch is done: close the profiler once everything is recorded."""
         if self._on and self._profile.done:
             self._close()
 
     def end(self, then: Callable[[Report], object] = lambda report: None) -> None:
-        """Training ends: explain what was recorded, print it, and hand it to `then`."""
+        """Training ends: explain the recording, print it, and call `then` with the report."""
         if self._profile is None or self.report is not None:
             return
         self._close()
@@ -74,8 +74,8 @@ class Window:
             self._profile.__exit__(None, None, None)
 
 
-def _looked_at() -> bool:
-    """Whether ``gapless check`` or ``gapless profile`` runs the script."""
+def _is_recorded_already() -> bool:
+    """Whether ``gapless check`` or ``gapless profile`` is running the script."""
     emulator = sys.modules.get("gapless.emulation.emulator")
     return emulator is not None and (emulator._current is not None or bool(emulator.step_listeners))
 
@@ -83,8 +83,8 @@ def _looked_at() -> bool:
 _said: set[str] = set()
 
 
-def _say_once(text: str) -> None:
-    """Warn of `text`, in rank 0, the first time only."""
+def _warn_once(text: str) -> None:
+    """Warn of `text` in rank 0, the first time only."""
     if text not in _said and _rank() == 0:
         _said.add(text)
         warnings.warn(f"profiling is off: {text}", stacklevel=2)

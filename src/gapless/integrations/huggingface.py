@@ -1,4 +1,4 @@
-"""Hugging Face Transformers: a callback that profiles a window of training steps, and reports at the end."""
+"""Hugging Face Transformers: a callback that profiles a window of training steps and reports at the end."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from transformers.trainer_callback import TrainerCallback
 
 from gapless.integrations import trackers
-from gapless.integrations._window import Window
+from gapless.integrations._window import ProfiledWindow
 from gapless.model import Report
 
 
 class GaplessCallback(TrainerCallback):
-    """Profile some training steps on the GPU, and say at the end what it waited for.
+    """Profile some training steps on the GPU, and report at the end what it waited for.
 
-    A step ends with the optimizer's step. The traces are kept in `output`, the numbers beside them for
-    ``gapless show``; `report` is the report once training has ended. `log` names a tracker that its numbers
-    go to (``wandb``, ``mlflow``, or what :func:`gapless.integrations.trackers.log` takes). Without a GPU
-    nothing is recorded; under ``gapless check`` the callback does nothing, as that looks on itself.
+    A step ends with the optimizer's step. The traces and their numbers (for ``gapless show``) go to `output`;
+    `report` is the report once training has ended. `log` names a tracker for its numbers (``wandb``,
+    ``mlflow``, or whatever :func:`gapless.integrations.trackers.log` takes). Without a GPU nothing is
+    recorded; under ``gapless check`` the callback does nothing, because the command records itself.
 
     Example::
 
@@ -42,7 +42,7 @@ class GaplessCallback(TrainerCallback):
         log: Any = None,
     ) -> None:
         self._log = log
-        self._window = Window(
+        self._window = ProfiledWindow(
             show=show,
             wait=wait,
             warmup=warmup,
@@ -56,7 +56,7 @@ class GaplessCallback(TrainerCallback):
 
     @property
     def report(self) -> Report | None:
-        """What was found; None until training has ended, and where nothing was recorded."""
+        """The report; None before training has ended, and if nothing was recorded."""
         return self._window.report
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

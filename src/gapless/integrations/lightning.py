@@ -1,4 +1,4 @@
-"""Lightning: a callback that profiles a window of training steps, and reports at the end."""
+"""Lightning: a callback that profiles a window of training steps and reports at the end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from typing import Any
 
 from gapless.integrations import trackers
-from gapless.integrations._window import Window
+from gapless.integrations._window import ProfiledWindow
 from gapless.model import Report
 
 
-def _base() -> Any:
-    """`Callback` of the Lightning that the user has, under either of its names."""
+def _callback_base() -> Any:
+    """Return `Callback` of the installed Lightning, under either of its package names."""
     names = ("lightning.pytorch", "pytorch_lightning")
     loaded = [name for name in names if name in sys.modules]
     for name in (*loaded, *names):
@@ -25,13 +25,13 @@ def _base() -> Any:
     raise ModuleNotFoundError("this callback needs Lightning: pip install lightning", name="lightning")
 
 
-class GaplessCallback(_base()):  # type: ignore[misc]  # a base that is chosen when it is imported
-    """Profile some training steps on the GPU, and say at the end what it waited for.
+class GaplessCallback(_callback_base()):  # type: ignore[misc]  # a base that is chosen when it is imported
+    """Profile some training steps on the GPU, and report at the end what it waited for.
 
-    A step ends with the optimizer's step. The traces are kept in `output`, the numbers beside them for
-    ``gapless show``; `report` is the report once training has ended. With `log` its numbers go to the
-    trainer's loggers, too. Without a GPU nothing is recorded; under ``gapless check`` the callback does
-    nothing, as that looks on itself.
+    A step ends with the optimizer's step. The traces and their numbers (for ``gapless show``) go to `output`;
+    `report` is the report once training has ended. With `log` its numbers also go to the trainer's loggers.
+    Without a GPU nothing is recorded; under ``gapless check`` the callback does nothing, because the command
+    records itself.
 
     Example::
 
@@ -56,7 +56,7 @@ class GaplessCallback(_base()):  # type: ignore[misc]  # a base that is chosen w
     ) -> None:
         super().__init__()
         self._log = log
-        self._window = Window(
+        self._window = ProfiledWindow(
             show=show,
             wait=wait,
             warmup=warmup,
@@ -70,7 +70,7 @@ class GaplessCallback(_base()):  # type: ignore[misc]  # a base that is chosen w
 
     @property
     def report(self) -> Report | None:
-        """What was found; None until training has ended, and where nothing was recorded."""
+        """The report; None before training has ended, and if nothing was recorded."""
         return self._window.report
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -30,7 +30,7 @@ create its own model and data.
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Called by ``%load_ext gapless``: the magic, and reports that show themselves."""
+    """Register the magic, and how reports are displayed; called by ``%load_ext gapless``."""
     shell.register_magic_function(_magic(shell), "cell", "gapless")
     formatters = shell.display_formatter.formatters
     formatters["text/html"].for_type(Report, as_html)
@@ -38,7 +38,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Called by ``%unload_ext gapless``."""
+    """Remove both; called by ``%unload_ext gapless``."""
     shell.magics_manager.magics["cell"].pop("gapless", None)
     formatters = shell.display_formatter.formatters
     for name in ("text/html", "text/plain"):
@@ -46,12 +46,12 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def as_html(report: Report) -> str:
-    """`report` as a piece of HTML."""
+    """Return `report` as an HTML fragment."""
     return _cell.render(report, Style(folder=os.getcwd()))
 
 
 def as_text(report: Report, *, unfold: bool = False) -> str:
-    """`report` as text of 80 columns."""
+    """Return `report` as text of 80 columns."""
     return renderer("text")(report, Style(folder=os.getcwd(), unfold=unfold))
 
 
@@ -59,8 +59,8 @@ def _pretty(report: Report, printer: Any, cycle: bool) -> None:
     printer.text(as_text(report).rstrip("\n"))
 
 
-class Shown:
-    """A report as the output of a cell: HTML where that can be shown, else text."""
+class CellOutput:
+    """A report as a cell's output: HTML if it can be shown, else text."""
 
     def __init__(self, report: Report, unfold: bool = False) -> None:
         self.report = report
@@ -74,31 +74,31 @@ class Shown:
 
 
 def _magic(shell: Any) -> Any:
-    def gapless(line: str, cell: str) -> Shown | None:
+    def gapless(line: str, cell: str) -> CellOutput | None:
         try:
-            wishes = _options(line)
+            options = _options(line)
         except (UsageError, click.ClickException, ValueError) as error:
-            said = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            sys.stderr.write(f"gapless: {said}\n\n{_HELP}")
+            message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+            sys.stderr.write(f"gapless: {message}\n\n{_HELP}")
             return None
         try:
-            report = run(shell, cell, wishes["gpu"], wishes["devices"])
+            report = run(shell, cell, options["gpu"], options["devices"])
         except GaplessError as error:
             sys.stderr.write(f"gapless: {error}\n")
             return None
-        if wishes["into"]:
-            shell.user_ns[wishes["into"]] = report
-        return Shown(report, wishes["unfold"])
+        if options["into"]:
+            shell.user_ns[options["into"]] = report
+        return CellOutput(report, options["unfold"])
 
     gapless.__doc__ = _HELP
     return gapless
 
 
 def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = None) -> Report:
-    """Run `cell` in the shell's namespace on an emulated device, and report; one that fails is reported, too.
+    """Run `cell` in the shell's namespace on an emulated device, and report, even if it fails.
 
     Raises:
-        UsageError: no GPU of that name, an emulation is on already, or there is no torch.
+        UsageError: the GPU is unknown, an emulation is already active, or torch is missing.
     """
     from gapless.analyze import report
     from gapless.files.input import source_text
@@ -109,39 +109,41 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
     name = f"cell {shell.execution_count}"
     blank = len(cell) - len(cell.lstrip("\n"))
     text = "\n" * (blank + 1) + shell.transform_cell(cell)  # lines are counted from the magic's own
-    code = _compiled(shell, text, name)
+    code = _compile(shell, text, name)
     with Emulator(gpu, devices, programme=True) as emulator:
         if code is None:
             ending = Ending(how="error", status=1, message="SyntaxError")
         else:
-            failure = _executed(shell, code)
+            failure = _execute(shell, code)
             ending = Ending(how="error", status=1, message=failure) if failure else Ending()
         session = emulator.session(script=("the cell",), ending=ending)
-    cells = _cells(shell, session)
+    cells = _cell_files(shell, session)
 
     def read(file: str) -> str:
         return text if file == name else source_text(cells.get(file, file))
 
-    made = report(_renamed(session, cells), read=read)
-    sentence = made.sentence[:1].upper() + made.sentence[1:]
-    return msgspec.structs.replace(made, verdict=msgspec.structs.replace(made.verdict, sentence=sentence))
+    cell_report = report(_with_cell_names(session, cells), read=read)
+    sentence = cell_report.sentence[:1].upper() + cell_report.sentence[1:]
+    return msgspec.structs.replace(
+        cell_report, verdict=msgspec.structs.replace(cell_report.verdict, sentence=sentence)
+    )
 
 
-def _cells(shell: Any, session: Session) -> dict[str, str]:
-    """The files that IPython made of cells, by what a reader calls these: ``cell 2``."""
-    tell = getattr(shell.compile, "format_code_name", None)
-    found: dict[str, str] = {}
-    stacks = [stack for one in session.sites for stack in (one.stack, one.forward)]
-    stacks += [one.stack for one in session.marks]
+def _cell_files(shell: Any, session: Session) -> dict[str, str]:
+    """Return the files that IPython made of cells, by the name a reader knows: ``cell 2``."""
+    cell_label = getattr(shell.compile, "format_code_name", None)
+    files: dict[str, str] = {}
+    stacks = [stack for site in session.sites for stack in (site.stack, site.forward)]
+    stacks += [mark.stack for mark in session.marks]
     for file in {line.file for stack in stacks for line in stack}:
-        told = tell(file) if tell is not None else None  # ("Cell", "In[2]")
-        if told:
-            found[f"cell {told[1].removeprefix('In[').removesuffix(']')}"] = file
-    return found
+        label = cell_label(file) if cell_label is not None else None  # ("Cell", "In[2]")
+        if label:
+            files[f"cell {label[1].removeprefix('In[').removesuffix(']')}"] = file
+    return files
 
 
-def _renamed(session: Session, cells: dict[str, str]) -> Session:
-    """`session` with the cells' names in place of their files'."""
+def _with_cell_names(session: Session, cells: dict[str, str]) -> Session:
+    """Return `session` with cells named instead of their files."""
     names = {file: name for name, file in cells.items()}
 
     def stack(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
@@ -151,15 +153,15 @@ def _renamed(session: Session, cells: dict[str, str]) -> Session:
         )
 
     sites = (
-        msgspec.structs.replace(one, stack=stack(one.stack), forward=stack(one.forward))
-        for one in session.sites
+        msgspec.structs.replace(site, stack=stack(site.stack), forward=stack(site.forward))
+        for site in session.sites
     )
-    marks = (msgspec.structs.replace(one, stack=stack(one.stack)) for one in session.marks)
+    marks = (msgspec.structs.replace(mark, stack=stack(mark.stack)) for mark in session.marks)
     return msgspec.structs.replace(session, sites=tuple(sites), marks=tuple(marks))
 
 
-def _compiled(shell: Any, text: str, name: str) -> Any:
-    """The cell's code, with its lines where tracebacks and reports find them; None where it is no Python."""
+def _compile(shell: Any, text: str, name: str) -> Any:
+    """Compile the cell and register its lines for tracebacks and reports; None if it is no valid Python."""
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     try:
         return compile(text, name, "exec", flags=shell.compile.flags)
@@ -168,8 +170,8 @@ def _compiled(shell: Any, text: str, name: str) -> Any:
         return None
 
 
-def _executed(shell: Any, code: Any) -> str:
-    """Run `code`; what it failed with, in one line, "" where it did not. The traceback is shown."""
+def _execute(shell: Any, code: Any) -> str:
+    """Run `code`; return its error in one line, after showing the traceback, or ""."""
     try:
         exec(code, shell.user_global_ns, shell.user_ns)
     except Exception as error:
@@ -186,12 +188,12 @@ def _executed(shell: Any, code: Any) -> str:
 @click.option("--into", metavar="NAME")
 @click.option("--all", "unfold", is_flag=True)
 def _parser(**_: object) -> None:
-    """The options of the magic; it is only parsed with."""
+    """The options of the magic, used for parsing only."""
 
 
 def _options(line: str) -> dict[str, Any]:
     with _parser.make_context("%%gapless", shlex.split(line)) as context:
-        wishes = dict(context.params)
-    if wishes["into"] and not wishes["into"].isidentifier():
-        raise UsageError(f"{wishes['into']!r} is not a variable name")
-    return wishes
+        options = dict(context.params)
+    if options["into"] and not options["into"].isidentifier():
+        raise UsageError(f"{options['into']!r} is not a variable name")
+    return options

@@ -1,4 +1,4 @@
-"""`profile`: a block of one's own script under the profiler, recorded the right way and explained at once."""
+"""`profile`: record a block of one's own script under the profiler, and explain it at once."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from gapless.render import renderer
 
 
 class profile:  # noqa: N801 - used like a function
-    """Record some of the training steps in this block, without Python stacks and with, and explain them.
+    """Record some of the training steps in this block, without Python stacks and with them, and explain them.
 
-    A step ends with the optimizer's step, or with :func:`gapless.step`. After `wait` of them come twice
-    `warmup` and `active` ones, `repeat` times; then the block runs on without a profiler: it is `done`.
+    A step ends with the optimizer's step or with :func:`gapless.step`. After `wait` steps, `warmup` and
+    `active` steps come twice; all of this `repeat` times. Then the block runs on without a profiler: it is
+    `done`.
 
     Args:
-        wait, warmup, active, repeat: steps, as above; `repeat` times.
-        stacks: record steps with Python stacks, too, to tell lines.
+        wait, warmup, active, repeat: numbers of steps and of repetitions, as above.
+        stacks: record steps with Python stacks, too, to find lines.
         memory, shapes: record allocations, and shapes of inputs; both slow the script down.
         output: the folder for the traces, as TensorBoard and Perfetto read them, and for the numbers that
             ``gapless show`` reports again.
-        show: print the report at the end of the block (of rank 0, where there are several).
+        show: print the report at the end of the block (on rank 0, if there are several).
 
     Example::
 
@@ -74,7 +75,7 @@ class profile:  # noqa: N801 - used like a function
 
     @property
     def done(self) -> bool:
-        """Whether everything asked for is recorded."""
+        """Whether everything is recorded."""
         return self._capture.done
 
     @property
@@ -84,7 +85,7 @@ class profile:  # noqa: N801 - used like a function
 
     @cached_property
     def report(self) -> Report:
-        """What the last window says.
+        """The report on the last recorded window.
 
         Raises:
             UnreadableInput: nothing was recorded, or the GPU did nothing.
@@ -94,10 +95,10 @@ class profile:  # noqa: N801 - used like a function
         )
         if window < 0:
             raise UnreadableInput(self._capture.why_nothing())
-        found = profile_passes(*self._paths(window), priced=True)
-        save([found], self._recipe.folder / f"{self._recipe.name}.gapless.json")
+        window_profile = profile_passes(*self._paths(window), priced=True)
+        save([window_profile], self._recipe.folder / f"{self._recipe.name}.gapless.json")
         notes = [note[:1].upper() + note[1:] for note in self._capture.session().notes]
-        return report_run([found], notes, source_reader(os.getcwd()))
+        return report_run([window_profile], notes, source_reader(os.getcwd()))
 
     def __str__(self) -> str:
         return renderer("text")(self.report, _output.style_for(sys.stdout, folder=os.getcwd()))
@@ -114,7 +115,7 @@ class profile:  # noqa: N801 - used like a function
             return
         try:
             _output.write(sys.stdout, str(self))
-        except GaplessError as problem:  # the block has done what it was for
+        except GaplessError as problem:  # the block itself has succeeded
             warnings.warn(str(problem), stacklevel=2)
 
     def _paths(self, window: int) -> tuple[str, str]:

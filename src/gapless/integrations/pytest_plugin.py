@@ -1,8 +1,8 @@
 """The pytest plugin: tests in which the host may not wait for the GPU, with a GPU or without one.
 
-It is loaded into every pytest run of an environment that Gapless is installed in, so that it imports nothing,
-and does nothing, until a test asks for it: by `@pytest.mark.max_waits`, by the fixtures `waits` and
-`no_waits`, or for all tests by ``--waits`` and the option ``gapless_max_waits``.
+It is loaded into every pytest run of an environment that has Gapless, so it imports and does nothing until a
+test asks for it: by `@pytest.mark.max_waits`, by the fixtures `waits` and `no_waits`, or for all tests by
+``--waits`` and the option ``gapless_max_waits``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from gapless.integrations._pytest_summary import Seen
-    from gapless.integrations._pytest_watch import Bound, Waits, Watch
+    from gapless.integrations._pytest_summary import TestWaits
+    from gapless.integrations._pytest_watch import TestWatch, WaitCounter, WaitLimit
 
 _MARK = "max_waits"
 _RACES = "no_races"
 _FIXTURES = frozenset({"waits", "no_waits"})
-_watch: pytest.StashKey[Watch] = pytest.StashKey()
-_bound: pytest.StashKey[Bound] = pytest.StashKey()
+_watch: pytest.StashKey[TestWatch] = pytest.StashKey()
+_bound: pytest.StashKey[WaitLimit] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,20 +61,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _mark(item: pytest.Item) -> pytest.Mark | None:
-    """The mark that counts: a parameter's before its function's, a function's before its class's."""
+    """Return the mark that applies: a parameter's before its function's, a function's before its class's."""
     own = [mark for mark in item.own_markers if mark.name == _MARK]
     return own[-1] if own else item.get_closest_marker(_MARK)
 
 
 def _is_ours(item: pytest.Item, name: str) -> bool:
-    """Whether a fixture is the plugin's: a suite may have one of the same name."""
-    known = getattr(item, "_fixtureinfo", None)
-    found = known.name2fixturedefs.get(name) if known is not None else None
-    return found is not None and len(found) > 0 and found[-1].func.__module__ == __name__
+    """Whether a fixture is the plugin's own: a test suite may have one of the same name."""
+    fixture_info = getattr(item, "_fixtureinfo", None)
+    definitions = fixture_info.name2fixturedefs.get(name) if fixture_info is not None else None
+    return definitions is not None and len(definitions) > 0 and definitions[-1].func.__module__ == __name__
 
 
-def _asks(item: pytest.Item) -> bool:
-    """Whether anything wants this test watched."""
+def _is_watched(item: pytest.Item) -> bool:
+    """Whether this test is watched."""
     if _mark(item) is not None or item.get_closest_marker(_RACES) is not None:
         return True
     if any(_is_ours(item, name) for name in _FIXTURES.intersection(getattr(item, "fixturenames", ()))):
@@ -84,16 +84,16 @@ def _asks(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, None]:
-    """Put the device in place before the test's fixtures make anything on it."""
+    """Set up the device before the test's fixtures create anything on it."""
     reason = ""
-    if _asks(item):
+    if _is_watched(item):
         from gapless.integrations import _pytest_watch
 
         try:
             races = item.get_closest_marker(_RACES) is not None
-            item.stash[_bound] = _pytest_watch.bound(_mark(item), item.config, races)
+            item.stash[_bound] = _pytest_watch.limit_for_test(_mark(item), item.config, races)
             item.stash[_watch] = _pytest_watch.begin(item.config, races)
-        except _pytest_watch.Refused as refused:
+        except _pytest_watch.WatchRefused as refused:
             reason = str(refused)
     outcome = yield
     if reason:
@@ -102,7 +102,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, None]:
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
-    """Count what waits in the test itself; its fixtures may."""
+    """Count what waits in the test itself; its fixtures may wait."""
     watch = item.stash.get(_watch, None)
     if watch is None:
         yield
@@ -111,14 +111,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     outcome = yield
     watch.done()
     if outcome.excinfo is None:
-        reason = item.stash[_bound].exceeded(watch)
+        reason = item.stash[_bound].explain_failure(watch)
         if reason:
             outcome.force_exception(pytest.fail.Exception(reason, pytrace=False))
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Take the device away when the last fixture has let go of it."""
+    """Remove the device after the last fixture has released it."""
     yield
     watch = item.stash.get(_watch, None)
     if watch is not None:
@@ -128,7 +128,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
-    """Let the report carry what was seen: with pytest-xdist it travels to the process that sums up."""
+    """Attach the test's waits to its report: with pytest-xdist it travels to the main process."""
     outcome = yield
     watch = item.stash.get(_watch, None)
     if watch is not None and call.when == "call":
@@ -136,15 +136,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 class _Summary:
-    """Gathers what the reports carry, and lists it at the end."""
+    """Collects the waits from the reports, and lists them at the end."""
 
     def __init__(self) -> None:
-        self._tests: dict[str, Seen] = {}
+        self._tests: dict[str, TestWaits] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        seen = getattr(report, "gapless_waits", None)
-        if seen is not None:
-            self._tests[report.nodeid] = seen
+        test_waits = getattr(report, "gapless_waits", None)
+        if test_waits is not None:
+            self._tests[report.nodeid] = test_waits
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._tests:
@@ -154,17 +154,17 @@ class _Summary:
 
 
 @pytest.fixture
-def waits(request: pytest.FixtureRequest) -> Waits:
+def waits(request: pytest.FixtureRequest) -> WaitCounter:
     """What the host has waited for in this test so far: `waits.count`, `waits.session`, `waits.reset()`."""
-    from gapless.integrations._pytest_watch import Waits
+    from gapless.integrations._pytest_watch import WaitCounter
 
-    return Waits(request.node.stash[_watch])
+    return WaitCounter(request.node.stash[_watch])
 
 
 @pytest.fixture
 def no_waits(request: pytest.FixtureRequest) -> Any:
-    """The host may not wait: in the blocks ``with no_waits():``, or in the whole test if it has none.
+    """Forbid the host to wait: in the blocks ``with no_waits():``, or in the whole test if it has none.
 
     A block raises at the line that waits.
     """
-    return request.node.stash[_bound].blocks()
+    return request.node.stash[_bound].no_waits_fixture()

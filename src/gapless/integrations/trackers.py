@@ -1,4 +1,4 @@
-"""Experiment trackers: the numbers of a report, logged to TensorBoard, Weights & Biases or MLflow."""
+"""Log the numbers of a report to TensorBoard, Weights & Biases or MLflow."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ _IMPORTED = ("tensorboard", "wandb", "mlflow")
 
 
 def numbers(report: Report, prefix: str = PREFIX) -> dict[str, float]:
-    """The numbers of `report` that are worth following from run to run, by name.
+    """Return the numbers of `report` that are worth tracking from run to run, by name.
 
-    ``waits_per_step`` (where steps were seen) and ``findings`` always; of a profile also ``step_ms``,
+    ``waits_per_step`` (if steps were seen) and ``findings`` always; of a profile also ``step_ms``,
     ``gpu_utilization`` and ``gpu_idle`` in percent of the steps, and ``gpu_idle_by_cause/CAUSE`` for each
     cause; of a check its estimated ``step_ms``.
     """
-    found: dict[str, float] = {"findings": float(len(report.findings))}
+    values: dict[str, float] = {"findings": float(len(report.findings))}
     if report.steps.seen:
-        found["waits_per_step"] = report.steps.waits_per_step
+        values["waits_per_step"] = report.steps.waits_per_step
     if report.profile is not None:
-        found.update(_of_profile(report.profile))
+        values.update(_profile_numbers(report.profile))
     elif report.estimate is not None and not report.estimate.reasons:
-        found["estimated_step_ms"] = report.estimate.step.likely / 1e6
-    return {prefix + name: value for name, value in found.items()}
+        values["estimated_step_ms"] = report.estimate.step.likely / 1e6
+    return {prefix + name: value for name, value in values.items()}
 
 
-def _of_profile(profile: Profile) -> dict[str, float]:
-    found: dict[str, float] = {}  # no name is the folder of another: some stores make files of them
+def _profile_numbers(profile: Profile) -> dict[str, float]:
+    values: dict[str, float] = {}  # no name is the folder of another: some stores make files of them
     total = profile.steps.total
     if profile.utilization >= 0:
-        found["gpu_utilization"] = 100 * profile.utilization
+        values["gpu_utilization"] = 100 * profile.utilization
     if total:
-        found["step_ms"] = profile.steps.mean / 1e6
+        values["step_ms"] = profile.steps.mean / 1e6
     if total and profile.coverage.complete:
-        found["gpu_idle"] = 100 * profile.idle / total
+        values["gpu_idle"] = 100 * profile.idle / total
         causes = profile.idle_by_cause()
-        found.update({f"gpu_idle_by_cause/{cause}": 100 * idle / total for cause, idle in causes})
-    return found
+        values.update({f"gpu_idle_by_cause/{cause}": 100 * idle / total for cause, idle in causes})
+    return values
 
 
 def log(report: Report, writer: Any, step: int | None = None, *, prefix: str = PREFIX) -> None:
     """Log the numbers of `report` at `step`.
 
     Args:
-        report: what `gapless.report` or a callback of Gapless has made.
+        report: a report of `gapless.report` or of a callback of Gapless.
         writer: a `SummaryWriter` of TensorBoard; a run of Weights & Biases, or its module; the module
             `mlflow`; a logger of Lightning; or the name of one: ``"tensorboard"`` (a new writer), ``"wandb"``
-            (the run that is on), ``"mlflow"`` (likewise).
-        step: of the training; None where there is none to tell by.
-        prefix: what the names begin with.
+            (the active run), ``"mlflow"`` (likewise).
+        step: the training step, or None.
+        prefix: the beginning of all names.
 
     Raises:
-        UsageError: `writer` is none of these, or not installed, or has no run to log to.
+        UsageError: `writer` is none of these, is not installed, or has no active run.
     """
-    found = numbers(report, prefix)
+    values = numbers(report, prefix)
     if isinstance(writer, str):
-        _by_name(writer, found, report, step)
+        _by_name(writer, values, report, step)
     elif hasattr(writer, "add_scalar"):  # TensorBoard, and those that look like it
-        _to_tensorboard(writer, found, report, step, prefix)
+        _to_tensorboard(writer, values, report, step, prefix)
     elif hasattr(writer, "log_metrics"):  # MLflow, and the loggers of Lightning
-        writer.log_metrics(found, step=step)
+        writer.log_metrics(values, step=step)
     elif hasattr(writer, "log"):  # Weights & Biases, and Accelerate
-        writer.log(found, step=step)
+        writer.log(values, step=step)
     else:
         raise UsageError(
             f"{type(writer).__name__} is not a supported tracker: pass a SummaryWriter, a wandb run, "
@@ -74,9 +74,9 @@ def log(report: Report, writer: Any, step: int | None = None, *, prefix: str = P
 
 
 def _to_tensorboard(
-    writer: Any, found: dict[str, float], report: Report, step: int | None, prefix: str
+    writer: Any, values: dict[str, float], report: Report, step: int | None, prefix: str
 ) -> None:
-    for name, value in found.items():
+    for name, value in values.items():
         writer.add_scalar(name, value, step)
     if hasattr(writer, "add_text"):
         from gapless.render import Style, renderer
@@ -84,7 +84,7 @@ def _to_tensorboard(
         writer.add_text(f"{prefix}report", renderer("markdown")(report, Style()), step)
 
 
-def _by_name(name: str, found: dict[str, float], report: Report, step: int | None) -> None:
+def _by_name(name: str, values: dict[str, float], report: Report, step: int | None) -> None:
     if name not in _IMPORTED:
         raise UsageError(f"unknown tracker {name!r}: choose one of {', '.join(_IMPORTED)}")
     try:
@@ -98,6 +98,6 @@ def _by_name(name: str, found: dict[str, float], report: Report, step: int | Non
     if name == "wandb":
         if module.run is None:
             raise UsageError("no wandb run is active: call wandb.init() first, or pass the run")
-        module.run.log(found, step=step)
+        module.run.log(values, step=step)
     else:
-        module.log_metrics(found, step=step)
+        module.log_metrics(values, step=step)

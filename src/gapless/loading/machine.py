@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gapless.cores import CGROUP, allowed, quota
+from gapless.cores import CGROUP, allowed_cores, cgroup_quota
 from gapless.model.loading import Machine
 
 _STAT_FILE = Path("/proc/stat")
@@ -29,8 +29,8 @@ _FULL_LOAD, _NO_LOAD = 0.95, 0.03
 
 def measure_machine(start: str, seconds: float = 0.0) -> Machine:
     """Measure the machine; with `seconds` also the load of other programs and the speed of cores together."""
-    limit = quota()
-    count = allowed()
+    limit = cgroup_quota()
+    count = allowed_cores()
     other_load = measure_other_load(count, seconds / 2) if seconds > 0 else 0.0
     together = 1.0
     if seconds > 0 and hasattr(os, "fork") and 1 < count <= _MAX_PROCESSES and other_load < count / 2:

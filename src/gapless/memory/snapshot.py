@@ -10,7 +10,7 @@ from typing import Any
 
 from gapless.errors import UnreadableInput
 from gapless.files.input import read_whole
-from gapless.files.sources import ZSTD, unpacked
+from gapless.files.sources import ZSTD, decompress
 from gapless.memory.frames import PlaceTable
 from gapless.memory.history import History
 from gapless.memory.settings import InvalidSettings, Settings, parse
@@ -45,7 +45,7 @@ def read(path: str) -> tuple[MemoryRun, ...]:
         UnreadableInput: it cannot be read, is no snapshot, or would have to import something.
     """
     data = read_whole(path)
-    return read_bytes(unpacked(data, path) if data.startswith(ZSTD) else data, path)
+    return read_bytes(decompress(data, path) if data.startswith(ZSTD) else data, path)
 
 
 def read_bytes(data: bytes, name: str) -> tuple[MemoryRun, ...]:

@@ -10,18 +10,18 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gapless.errors import UnreadableInput
-from gapless.files.input import Name, read_whole
+from gapless.files.input import PathName, read_whole
 from gapless.files.output import write_whole
-from gapless.model._sound import problem
+from gapless.model._sound import find_problem
 
-Given = TypeVar("Given")
+Savable = TypeVar("Given")
 Value = TypeVar("Value")
 
-CHANGED = "this file was changed after Gapless saved it: what is said here is what it says now"
-"""The note of a value whose file is not as it was saved."""
+CHANGED_NOTE = "this file was changed after Gapless saved it: what is said here is what it says now"
+"""The note of a value whose file was edited after saving."""
 _CHECKSUM = re.compile(rb'\s*,\s*"checksum"\s*:\s*"([^"]*)"\s*\}\s*\Z')
-_TAIL = 200
-"""Bytes at the end of a file that its checksum is in, whoever laid the JSON out anew."""
+_CHECKSUM_TAIL_BYTES = 200
+"""Bytes at the end of a file that contain its checksum, however the JSON is formatted."""
 
 
 class _Head(msgspec.Struct):
@@ -29,12 +29,12 @@ class _Head(msgspec.Struct):
     version: int = 0
 
 
-class Saved(Generic[Given, Value]):
+class SavedFormat(Generic[Savable, Value]):
     """A kind of file: JSON that begins with `format` and `version`, has the fields of `document`, and ends
     with their `checksum`.
 
-    `noun` is what messages call it. `pack` gives the fields of what is `Given` to be saved, `unpack` makes a
-    `Value` of them again, or raises what says why it is damaged. No number in it is below `least`.
+    `noun` names it in messages. `pack` returns the fields to save, `unpack` turns a document into a value
+    again or raises an error that says why it is damaged. No number in it is below `least`.
     """
 
     def __init__(
@@ -43,25 +43,25 @@ class Saved(Generic[Given, Value]):
         format: str,
         version: int,
         document: type[msgspec.Struct],
-        pack: Callable[[Given], dict[str, Any]],
+        pack: Callable[[Savable], dict[str, Any]],
         unpack: Callable[[Any], Value],
         least: float = -1,
     ) -> None:
         self.noun, self.format, self.version, self.document = noun, format, version, document
         self._pack, self._unpack, self._least = pack, unpack, least
 
-    def encode(self, value: Given) -> bytes:
-        """`value` as JSON bytes; :meth:`decode` gives an equal one back."""
+    def encode(self, value: Savable) -> bytes:
+        """Encode `value` as JSON; :meth:`decode` returns an equal value."""
         document = self.document(format=self.format, version=self.version, **self._pack(value))
         try:
             data = msgspec.json.encode(document)
         except UnicodeEncodeError:
             # Arguments and paths may hold bytes that are not text; JSON cannot, so they are spelled out.
-            data = msgspec.json.encode(_spelled(msgspec.to_builtins(document)))
+            data = msgspec.json.encode(_escape_surrogates(msgspec.to_builtins(document)))
         return data[:-1] + b',"checksum":"' + _checksum(data) + b'"}'
 
     def decode(self, data: bytes, name: str = "") -> Value:
-        """The value in `data`; `name` stands for it in messages. Its notes say so if `data` was changed.
+        """Decode the value in `data`, called `name` in messages; if `data` was edited, its notes say so.
 
         Raises:
             UnreadableInput: it holds none, or one of a version that this Gapless does not know.
@@ -84,16 +84,16 @@ class Saved(Generic[Given, Value]):
             )
         try:
             value = self._unpack(msgspec.json.decode(data, type=self.document))
-            found = problem(value, self._least)
+            defect = find_problem(value, self._least)
         except RecursionError:
-            found = "it nests without end"
+            defect = "it nests without end"
         except (msgspec.DecodeError, IndexError, TypeError, ValueError, OverflowError) as error:
-            found = str(error)
-        if found:
-            raise UnreadableInput(f"{name} is a damaged {self.noun}: {found}")
-        return value if _as_saved(data) else _noted(value)
+            defect = str(error)
+        if defect:
+            raise UnreadableInput(f"{name} is a damaged {self.noun}: {defect}")
+        return value if _is_unchanged(data) else _with_changed_note(value)
 
-    def save(self, value: Given, path: Name) -> None:
+    def save(self, value: Savable, path: PathName) -> None:
         """Write `value` to `path`, whole or not at all.
 
         Raises:
@@ -101,11 +101,11 @@ class Saved(Generic[Given, Value]):
         """
         write_whole(self.encode(value), path)
 
-    def load(self, path: Name) -> Value:
-        """What was saved at `path`.
+    def load(self, path: PathName) -> Value:
+        """Load what was saved at `path`.
 
         Raises:
-            UnreadableInput: no such file, or :meth:`decode` refuses it.
+            UnreadableInput: the file is missing, or :meth:`decode` refuses it.
         """
         return self.decode(read_whole(path), str(path))
 
@@ -114,9 +114,9 @@ def _checksum(data: bytes) -> bytes:
     return b"%08x" % zlib.crc32(data)
 
 
-def _as_saved(data: bytes) -> bool:
-    """Whether `data` says what was saved, as far as its checksum tells; earlier versions wrote none."""
-    saved = _CHECKSUM.search(data, max(len(data) - _TAIL, 0))
+def _is_unchanged(data: bytes) -> bool:
+    """Whether the checksum of `data` is right or missing; earlier versions wrote none."""
+    saved = _CHECKSUM.search(data, max(len(data) - _CHECKSUM_TAIL_BYTES, 0))
     if saved is None or _checksum(data[: saved.start()] + b"}") == saved.group(1):
         return True
     try:
@@ -127,19 +127,19 @@ def _as_saved(data: bytes) -> bool:
     return _checksum(msgspec.json.encode(document)) == saved.group(1)
 
 
-def _noted(value: Any) -> Any:
-    """`value`, or each of several, with the note that its file was changed."""
+def _with_changed_note(value: Any) -> Any:
+    """Return `value`, or each of several, with the note that its file was edited."""
     if isinstance(value, tuple):
-        return tuple(map(_noted, value))
-    return msgspec.structs.replace(value, notes=tuple(dict.fromkeys([*value.notes, CHANGED])))
+        return tuple(map(_with_changed_note, value))
+    return msgspec.structs.replace(value, notes=tuple(dict.fromkeys([*value.notes, CHANGED_NOTE])))
 
 
-def _spelled(value: Any) -> Any:
-    """`value` with what UTF-8 cannot hold written as escapes."""
+def _escape_surrogates(value: Any) -> Any:
+    """Return `value` with characters that UTF-8 cannot encode written as escapes."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
-        return {_spelled(key): _spelled(item) for key, item in value.items()}
+        return {_escape_surrogates(key): _escape_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_spelled(item) for item in value]
+        return [_escape_surrogates(item) for item in value]
     return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.model._disk import Saved
+from gapless.model._disk import SavedFormat
 from gapless.model.loading_feed import Around, Begin, Column, Padding
 from gapless.model.loading_mistakes import Verification
 from gapless.model.source import SourceLine
@@ -351,7 +351,7 @@ class _Document(msgspec.Struct, kw_only=True):
     diagnosis: Diagnosis = Diagnosis()
 
 
-SAVED: Saved[Diagnosis, Diagnosis] = Saved(
+SAVED: SavedFormat[Diagnosis, Diagnosis] = SavedFormat(
     "diagnosis",
     "gapless-loader",
     1,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from gapless.model._disk import Saved
+from gapless.model._disk import SavedFormat
 from gapless.model.memory_answer import Refusal
 from gapless.model.memory_calls import CallTimes, DriverCalls
 from gapless.model.source import SourceLine, Stack, user_line
@@ -328,7 +328,7 @@ def _sound(document: _Document) -> tuple[MemoryRun, ...]:
     return document.runs
 
 
-SAVED: Saved[Sequence[MemoryRun], tuple[MemoryRun, ...]] = Saved(
+SAVED: SavedFormat[Sequence[MemoryRun], tuple[MemoryRun, ...]] = SavedFormat(
     "memory run", "gapless-memory", 1, _Document, pack=lambda runs: {"runs": tuple(runs)}, unpack=_sound
 )
 """Runs of one process, a device each, as they are saved."""

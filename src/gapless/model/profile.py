@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from gapless.model._disk import Saved
-from gapless.model._sound import MOST
+from gapless.model._disk import SavedFormat
+from gapless.model._sound import MAX_NUMBER
 from gapless.model.copies import Memory
 from gapless.model.coverage import Coverage
 from gapless.model.efficiency import Efficiency
@@ -423,14 +423,14 @@ def _all_sound(document: _Document) -> tuple[Profile, ...]:
     return tuple(map(_sound, document.profiles))
 
 
-SAVED: Saved[Sequence[Profile], tuple[Profile, ...]] = Saved(
+SAVED: SavedFormat[Sequence[Profile], tuple[Profile, ...]] = SavedFormat(
     "profile",
     "gapless-profile",
     1,
     _Document,
     pack=lambda profiles: {"profiles": tuple(profiles)},
     unpack=_all_sound,
-    least=-MOST,  # clocks of hosts and devices differ, so that what was first may be before it
+    least=-MAX_NUMBER,  # clocks of hosts and devices differ, so that what was first may be before it
 )
 """Profiles of one run, as they are saved."""
 encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from gapless.model._disk import Saved
+from gapless.model._disk import SavedFormat
 from gapless.model.assumption import Assumption, FailedDry, Switch
 from gapless.model.attempt import Attempt, Search
 from gapless.model.compiled import Compiled
@@ -254,6 +254,8 @@ def _check(session: Session) -> None:
         raise ValueError("an entry refers to a site that does not exist")
 
 
-SAVED: Saved[Session, Session] = Saved("session", "gapless-session", 1, _Document, _pack, _restore)
+SAVED: SavedFormat[Session, Session] = SavedFormat(
+    "session", "gapless-session", 1, _Document, _pack, _restore
+)
 """A session, as it is saved."""
 encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gapless.errors import UnreadableInput
-from gapless.files.foreign import foreign
+from gapless.files.foreign import identify_foreign
 from gapless.files.kinds import HEAD
 from gapless.trace import refusal
 from gapless.trace.events import Event
@@ -152,7 +152,7 @@ class _Reader:
                 continue
             start = _first_event_offset(buffer, searched)
             if start >= 0:
-                other = foreign(buffer[:HEAD], os.path.basename(self._name))
+                other = identify_foreign(buffer[:HEAD], os.path.basename(self._name))
                 if other is not None:
                     raise UnreadableInput(other.refusal(self._name))
                 self._rest.before = buffer[:start]

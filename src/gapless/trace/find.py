@@ -10,8 +10,8 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from gapless.errors import UnreadableInput
-from gapless.files.input import special
-from gapless.files.kinds import kind
+from gapless.files.input import why_not_readable
+from gapless.files.kinds import recognize
 from gapless.files.sources import filesystem, is_url, open_source
 from gapless.trace.chunks import is_trace
 
@@ -117,7 +117,7 @@ def _is_file(path: str, skipped: list[str]) -> bool:
         mode = os.stat(path).st_mode
     except OSError:
         return True
-    reason = "a pipe" if stat.S_ISFIFO(mode) else special(mode).removeprefix("it is ")
+    reason = "a pipe" if stat.S_ISFIFO(mode) else why_not_readable(mode).removeprefix("it is ")
     if reason:
         skipped.append(f"{path} ({reason})")
     return not reason
@@ -162,7 +162,7 @@ def _keep_traces(names: Iterator[str], skipped: list[str]) -> list[str]:
     traces: list[str] = []
     for name in names:
         try:
-            recognized = kind(name)
+            recognized = recognize(name)
             if recognized.foreign is not None:
                 skipped.append(f"{name} ({recognized.foreign.title})")
             elif recognized.name == "profile":

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from gapless.files.foreign import foreign
+from gapless.files.foreign import identify_foreign
 from gapless.files.kinds import HEAD
 
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
@@ -25,7 +25,7 @@ def is_hopeless(start: bytes) -> bool:
 
 def explain_refusal(data: bytes, name: str, whole: bool) -> str:
     """Return why the file `name`, which begins with `data` (and ends with it, if `whole`), is no trace."""
-    other = foreign(data[:HEAD], os.path.basename(name))
+    other = identify_foreign(data[:HEAD], os.path.basename(name))
     if other is not None:
         return other.refusal(name)
     text = data.lstrip(_BLANK)
