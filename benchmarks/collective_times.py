@@ -25,7 +25,7 @@ from scipy.optimize import minimize
 
 from gapless.analyze.estimate.collective_times import collective_spread, collective_time
 from gapless.model.gpus import find
-from gapless.model.programme import Entry, Gpu, Programme, sheet
+from gapless.model.programme import Entry, Gpu, Programme, gpu_limits
 
 MACHINES = {
     "a100_sxm": "a100", "a100_dgx": "a100", "h100_sxm": "h100", "h100_dgx": "h100", "h200_sxm": "h200",
@@ -62,7 +62,7 @@ def rows(folder: Path) -> list[Row]:
 
 
 def gpu_of(machine: str) -> Gpu:
-    return sheet(find(MACHINES[machine])) if machine in MACHINES else RTX_PRO
+    return gpu_limits(find(MACHINES[machine])) if machine in MACHINES else RTX_PRO
 
 
 def entry_of(row: Row) -> tuple[Entry, Programme]:

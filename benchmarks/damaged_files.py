@@ -104,7 +104,8 @@ def _verdicts(path: str) -> tuple[tuple[str, ...], bool]:
     from gapless.model._disk import CHANGED_NOTE
 
     shown = reports(path)
-    return tuple(report.verdict.sentence for report in shown), all(CHANGED_NOTE in report.notes for report in shown
+    return tuple(report.verdict.sentence for report in shown), all(
+        CHANGED_NOTE in report.notes for report in shown
     )
 
 

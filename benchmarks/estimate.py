@@ -33,7 +33,7 @@ from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
 from gapless.model import gpus
 from gapless.model.programme import Gpu
-from gapless.model.programme import sheet as peaks
+from gapless.model.programme import gpu_limits as peaks
 from gapless.trace.read import read
 
 GPUS = {

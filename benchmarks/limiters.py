@@ -21,7 +21,7 @@ from typing import NamedTuple
 import _sheet
 
 from gapless.analyze.reports import report
-from gapless.model.estimate import CLEAR, SURE, Estimate
+from gapless.model.estimate import MIN_CLEAR_SHARE, MIN_SURE_SHARE, Estimate
 from gapless.model.session import load
 from gapless.replay.path import MIN_BUSY_SHARE
 
@@ -136,7 +136,11 @@ class Statement(NamedTuple):
 
 
 def judge(estimate: Estimate, limiter: str) -> Statement:
-    words = "almost certainly" if estimate.sure >= SURE else "probably" if estimate.clear else "cannot tell"
+    words = "almost certainly"
+        if estimate.sure >= MIN_SURE_SHARE
+        else "probably"
+        if estimate.clear
+        else "cannot tell"
     return Statement(estimate.limiter == limiter, words, estimate.sure)
 
 
@@ -179,7 +183,7 @@ def sheet() -> str:
         "published, and by `gapless check --dry --host usual` of the same package or model on made "
         f"inputs. The GPU limits a step in which it is busy for {MIN_BUSY_SHARE:.0%} or more, else the CPU. "
         "The speed of the CPUs beside L4s was chosen by these steps, and what is called probable (from "
-        f"{CLEAR:.0%} on) with them in view; nothing else was fitted to any",
+        f"{MIN_CLEAR_SHARE:.0%} on) with them in view; nothing else was fitted to any",
     )
     text += _sheet.table(
         ["step", "GPU", "published, ms", "estimated, ms", "GPU busy", "estimated", "kernels", "estimated",

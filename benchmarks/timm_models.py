@@ -39,7 +39,7 @@ from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
 from gapless.model import Session, gpus
 from gapless.model.estimate import Estimate
-from gapless.model.programme import Gpu, sheet
+from gapless.model.programme import Gpu, gpu_limits
 
 PRO = Gpu(
     name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", bandwidth=1792, fp32=110, tf32=219.5,
@@ -66,7 +66,7 @@ class Setting(NamedTuple):
 
 
 def _settings() -> Iterator[Setting]:
-    old, new = sheet(gpus.find("rtx3090")), sheet(gpus.find("rtx4090"))
+    old, new = gpu_limits(gpus.find("rtx3090")), gpu_limits(gpus.find("rtx4090"))
     label = "training, NCHW, torch 1.12"
     yield Setting("train-amp-nchw-pt112-cu113-rtx3090", old, label, False, True, False, fitted=True)
     label = "training, NHWC, torch 1.12"
@@ -74,7 +74,7 @@ def _settings() -> Iterator[Setting]:
     yield Setting("infer-amp-nhwc-pt240-cu124-rtx3090", old, "forward, NHWC, torch 2.4", True, fitted=True)
     yield Setting("infer-amp-nchw-pt240-cu124-rtx3090", old, "forward, NCHW, torch 2.4")
     yield Setting("infer-amp-nchw-pt291-cu128-4090", new, "forward, NCHW, torch 2.9", fitted=True)
-    newest = sheet(gpus.find("rtx5090"))
+    newest = gpu_limits(gpus.find("rtx5090"))
     yield Setting("infer-amp-nchw-pt291-cu130-5090", newest, "forward, NCHW, torch 2.9")
     yield Setting("infer-amp-nchw-pt291-cu130-pro6000maxq", PRO, "forward, NCHW, torch 2.9")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gapless.model import Report
 from gapless.model.estimate import Estimate
-from gapless.model.wording import about, binary_size, duration, number, percent
+from gapless.model.wording import binary_size, duration, number, percent, three_figures
 from gapless.render import Style, renderer
 
 WIDE = Style(width=4000, unfold=True, frames=True)
@@ -125,7 +125,9 @@ def _of_speed(report: Report, estimate: Estimate) -> Iterator[Said]:
         counted = getattr(done, name) if done is not None else None
         if counted is not None and step:
             yield Said(
-                f"{name} per second", about(counted.number * 1e9 / step), f"estimate.throughput.{name}"
+                f"{name} per second",
+                three_figures(counted.number * 1e9 / step),
+                f"estimate.throughput.{name}",
             )
 
 
@@ -143,7 +145,7 @@ def _in_json(report: Report) -> Iterator[Said]:
         done, unit = each["throughput"], each["unit"]
         step = each["step"]["likely"] + each["waiting"]["likely"]
         if each["emulated"] and done is not None and unit and step:
-            yield Said(f"{unit} per second", about(done[unit]["number"] * 1e9 / step), "JSON: offers")
+            yield Said(f"{unit} per second", three_figures(done[unit]["number"] * 1e9 / step), "JSON: offers")
 
 
 _ROUNDING = 0.6

@@ -134,7 +134,7 @@ def test_a_name_is_there_in_the_versions_that_are_said_to_have_it(name: str) -> 
 
 
 def test_a_name_that_should_be_there_and_is_not_is_an_error_in_one_line(monkeypatch) -> None:
-    monkeypatch.setitem(NAMES, "gone", torch_internals.Name("torch._C._gone"))
+    monkeypatch.setitem(NAMES, "gone", torch_internals.PrivateName("torch._C._gone"))
     monkeypatch.setattr(torch, "__version__", "2.12.9")
     with pytest.raises(UsageError) as caught:
         getattr(torch_internals, "gone")  # noqa: B009 - as the rooms read it
@@ -144,10 +144,10 @@ def test_a_name_that_should_be_there_and_is_not_is_an_error_in_one_line(monkeypa
 
 
 def test_a_name_that_came_later_is_none(monkeypatch) -> None:
-    later = torch_internals.Name("torch._C._later", since=(98, 0), without="nothing is later")
+    later = torch_internals.PrivateName("torch._C._later", since=(98, 0), without="nothing is later")
     monkeypatch.setitem(NAMES, "later", later)
     assert torch_internals.later is None
-    assert torch_internals.off("later") == (
+    assert torch_internals.missing_note("later") == (
         f"torch {VERSION[0]}.{VERSION[1]} has no torch._C._later: nothing is later"
     )
     del torch_internals.later  # it is kept
@@ -165,11 +165,11 @@ def test_an_old_torch_is_refused_before_the_script_runs(plain_python, write) -> 
 
 
 def test_a_newer_torch_is_said_to_be_untried(monkeypatch) -> None:
-    assert VERSION > NEWEST or not torch_internals.untried()
+    assert VERSION > NEWEST or not torch_internals.untested_note()
     monkeypatch.setattr(torch_internals, "VERSION", (NEWEST[0], NEWEST[1] + 1))
     monkeypatch.setattr(torch, "__version__", "2.16.0")
     said = "torch 2.16.0 is newer than the versions Gapless is tested with (2.4 to 2.15)"
-    assert torch_internals.untried() == said
+    assert torch_internals.untested_note() == said
     with gapless.emulate() as seen:
         torch.ones(2, device="cuda").sum().item()
     assert said in seen.session.notes

@@ -49,10 +49,10 @@ nested = st.recursive(
 @given(nested)
 def test_a_copy_is_of_the_same_form_and_holds_the_changed_tensors_in_order(value):
     numbers = [tensor.item() for tensor in trees.tensors(value)]
-    changed = trees.mapped(value, lambda tensor: tensor + 1)
+    changed = trees.map_tensors(value, lambda tensor: tensor + 1)
     assert [tensor.item() for tensor in trees.tensors(changed)] == [number + 1 for number in numbers]
     assert type(changed) is type(value)
-    assert repr(trees.mapped(changed, lambda tensor: tensor - 1)) == repr(value)
+    assert repr(trees.map_tensors(changed, lambda tensor: tensor - 1)) == repr(value)
 
 
 @given(nested)
@@ -75,4 +75,4 @@ def test_what_is_read_is_what_was_there_then():
 
 def test_other_leaves_can_be_changed_too_and_what_cannot_be_written_becomes_a_dict():
     frozen = MappingProxyType({"a": torch.tensor(1), "b": "text"})
-    assert trees.mapped(frozen, torch.Tensor.item, str.upper) == {"a": 1, "b": "TEXT"}
+    assert trees.map_tensors(frozen, torch.Tensor.item, str.upper) == {"a": 1, "b": "TEXT"}

@@ -1,8 +1,7 @@
-"""The private names of torch that Gapless stands on, and the versions that have them.
+"""The private names of torch that Gapless uses, and the versions that have them.
 
-The only module that asks torch for one. A name is looked up when it is first asked for. Where this torch has
-none, it is None if its version is known to lack it, else an error in one line. A torch that is too old is one
-as soon as this module is imported.
+No other module uses private names. A name is looked up when first used. If this torch lacks it, it is None
+if its version is known to lack it, else a one-line error. A torch that is too old is an error on import.
 
     >>> from gapless.torch_internals import DisableTorchFunction
 """
@@ -19,11 +18,11 @@ import torch
 from gapless.errors import UsageError
 
 OLDEST, NEWEST = (2, 4), (2, 15)
-"""The versions of torch that Gapless is tried with (``make versions``)."""
+"""The range of torch versions that Gapless is tested with (``make versions``)."""
 
 
-class Name(NamedTuple):
-    """A private name of torch: where it is, which versions have it, and what is off without it."""
+class PrivateName(NamedTuple):
+    """A private name of torch: its path, the versions that have it, and what does not work without it."""
 
     path: str
     since: tuple[int, int] = OLDEST
@@ -38,169 +37,181 @@ _C10D = "torch._C._distributed_c10d"
 _C10D_PYTHON = "torch.distributed.distributed_c10d"
 _LOADING = "torch.utils.data._utils"
 
-NAMES: dict[str, Name] = {
+NAMES: dict[str, PrivateName] = {
     # -- modes and dispatch
-    "DisableTorchFunction": Name("torch._C.DisableTorchFunction"),
-    "DisableTorchDispatch": Name("torch._C._DisableTorchDispatch"),
-    "TorchDispatchMode": Name("torch.utils._python_dispatch.TorchDispatchMode"),
-    "DispatchKey": Name("torch._C.DispatchKey"),
-    "DispatchKeySet": Name("torch._C.DispatchKeySet"),
-    "ExcludedKeys": Name("torch._C._ExcludeDispatchKeyGuard"),
-    "SetExcludedKey": Name("torch._C._SetExcludeDispatchKeyGuard"),
-    "without_dispatch_modes": Name("torch.utils._python_dispatch._disable_current_modes"),
-    "OperatorNamespace": Name("torch._ops._OpNamespace"),
-    "dump_of_operator": Name("torch._C._dispatch_dump"),
-    "OperatorOverload": Name("torch._ops.OpOverload"),
-    "HigherOrderOperator": Name("torch._ops.HigherOrderOperator"),
-    "Operator": Name("torch._ops.OpOverload"),
-    "bf16_supported": Name("torch.ops.mkldnn._is_mkldnn_bf16_supported", built_with="mkldnn"),
-    "has_any_kernel": Name("torch._C._dispatch_has_kernel"),
-    "no_torch_function": Name("torch._C._disabled_torch_function_impl"),
-    "current_dispatch_mode": Name("torch.utils._python_dispatch._get_current_dispatch_mode"),
-    "pop_dispatch_mode": Name("torch.utils._python_dispatch._pop_mode"),
-    "current_function_mode": Name("torch.overrides._get_current_function_mode"),
-    "without_function_mode": Name("torch.overrides._pop_mode_temporarily"),
-    "pop_function_mode": Name("torch._C._pop_torch_function_stack"),
-    "asks_functions": Name("torch._C._is_torch_function_mode_enabled"),
-    "count_function_modes": Name("torch._C._len_torch_function_stack"),
-    "without_modes": Name("torch.utils._python_dispatch._disable_current_modes"),
-    "dispatch_mode_of": Name("torch._C._get_dispatch_mode"),
-    "DispatchModeKey": Name("torch._C._TorchDispatchModeKey"),
-    "no_torch_dispatch": Name("torch._C._disabled_torch_dispatch_impl"),
-    "has_kernel": Name("torch._C._dispatch_has_kernel_for_dispatch_key"),
-    "names_of_operators": Name("torch._C._dispatch_get_all_op_names"),
-    "schemas_of_operator": Name("torch._C._jit_get_schemas_for_operator"),
-    "key_is_excluded": Name("torch._C._dispatch_tls_is_dispatch_key_excluded"),
-    "exclude_key": Name("torch._C._dispatch_tls_set_dispatch_key_excluded"),
-    "key_is_included": Name("torch._C._dispatch_tls_is_dispatch_key_included"),
-    "include_key": Name("torch._C._dispatch_tls_set_dispatch_key_included"),
-    "registered_in_python": Name("torch.library._impls"),
-    "library_fallback": Name(
+    "DisableTorchFunction": PrivateName("torch._C.DisableTorchFunction"),
+    "DisableTorchDispatch": PrivateName("torch._C._DisableTorchDispatch"),
+    "TorchDispatchMode": PrivateName("torch.utils._python_dispatch.TorchDispatchMode"),
+    "DispatchKey": PrivateName("torch._C.DispatchKey"),
+    "DispatchKeySet": PrivateName("torch._C.DispatchKeySet"),
+    "ExcludedKeys": PrivateName("torch._C._ExcludeDispatchKeyGuard"),
+    "SetExcludedKey": PrivateName("torch._C._SetExcludeDispatchKeyGuard"),
+    "without_dispatch_modes": PrivateName("torch.utils._python_dispatch._disable_current_modes"),
+    "OperatorNamespace": PrivateName("torch._ops._OpNamespace"),
+    "dump_of_operator": PrivateName("torch._C._dispatch_dump"),
+    "OperatorOverload": PrivateName("torch._ops.OpOverload"),
+    "HigherOrderOperator": PrivateName("torch._ops.HigherOrderOperator"),
+    "Operator": PrivateName("torch._ops.OpOverload"),
+    "bf16_supported": PrivateName("torch.ops.mkldnn._is_mkldnn_bf16_supported", built_with="mkldnn"),
+    "has_any_kernel": PrivateName("torch._C._dispatch_has_kernel"),
+    "no_torch_function": PrivateName("torch._C._disabled_torch_function_impl"),
+    "current_dispatch_mode": PrivateName("torch.utils._python_dispatch._get_current_dispatch_mode"),
+    "pop_dispatch_mode": PrivateName("torch.utils._python_dispatch._pop_mode"),
+    "current_function_mode": PrivateName("torch.overrides._get_current_function_mode"),
+    "without_function_mode": PrivateName("torch.overrides._pop_mode_temporarily"),
+    "pop_function_mode": PrivateName("torch._C._pop_torch_function_stack"),
+    "asks_functions": PrivateName("torch._C._is_torch_function_mode_enabled"),
+    "count_function_modes": PrivateName("torch._C._len_torch_function_stack"),
+    "without_modes": PrivateName("torch.utils._python_dispatch._disable_current_modes"),
+    "dispatch_mode_of": PrivateName("torch._C._get_dispatch_mode"),
+    "DispatchModeKey": PrivateName("torch._C._TorchDispatchModeKey"),
+    "no_torch_dispatch": PrivateName("torch._C._disabled_torch_dispatch_impl"),
+    "has_kernel": PrivateName("torch._C._dispatch_has_kernel_for_dispatch_key"),
+    "names_of_operators": PrivateName("torch._C._dispatch_get_all_op_names"),
+    "schemas_of_operator": PrivateName("torch._C._jit_get_schemas_for_operator"),
+    "key_is_excluded": PrivateName("torch._C._dispatch_tls_is_dispatch_key_excluded"),
+    "exclude_key": PrivateName("torch._C._dispatch_tls_set_dispatch_key_excluded"),
+    "key_is_included": PrivateName("torch._C._dispatch_tls_is_dispatch_key_included"),
+    "include_key": PrivateName("torch._C._dispatch_tls_set_dispatch_key_included"),
+    "registered_in_python": PrivateName("torch.library._impls"),
+    "library_fallback": PrivateName(
         "torch.library.Library.fallback",
         since=(2, 5),
         without='torch.autocast("cpu") also casts tensors on the GPU',
     ),
-    "lift_only_cpu_tensors": Name("torch._C._set_only_lift_cpu_tensors"),
+    "lift_only_cpu_tensors": PrivateName("torch._C._set_only_lift_cpu_tensors"),
     # -- tensors and storages
-    "TensorBase": Name("torch._C.TensorBase"),
-    "neg_view": Name("torch._neg_view"),
-    "conj_view": Name("torch._conj"),
-    "is_alias_of": Name("torch._C._is_alias_of"),
-    "has_storage": Name("torch._C._has_storage"),
-    "weak_ref_expired": Name("torch.UntypedStorage._expired"),
-    "storage_of_weak_ref": Name("torch.UntypedStorage._new_with_weak_ptr"),
-    "write_storage_to_file": Name("torch.UntypedStorage._write_file"),
-    "free_weak_ref": Name("torch.UntypedStorage._free_weak_ref"),
-    "functorch": Name("torch._C._functorch"),
-    "storage_use_count": Name("torch._C._storage_Use_Count"),
-    "default_device": Name("torch._GLOBAL_DEVICE_CONTEXT"),
-    "device_constructors": Name("torch.utils._device._device_constructors"),
-    "foreach_copy": Name("torch._foreach_copy_"),
-    "foreach_norm": Name("torch._foreach_norm"),
-    "foreach_zero": Name("torch._foreach_zero_"),
-    "group_tensors": Name("torch.utils._foreach_utils._group_tensors_by_device_and_dtype", late=True),
-    "fused_sdp_choice": Name("torch._fused_sdp_choice"),
-    "sdp_priority_order": Name("torch._C._get_sdp_priority_order", since=(2, 6)),
-    "semi_structured": Name("torch.sparse._semi_structured_conversions"),
-    "pad_packed_sequence": Name("torch._pad_packed_sequence"),
-    "parse_to": Name("torch._C._nn._parse_to", late=True),
-    "jit_enabled": Name("torch.jit._state._enabled"),
+    "TensorBase": PrivateName("torch._C.TensorBase"),
+    "neg_view": PrivateName("torch._neg_view"),
+    "conj_view": PrivateName("torch._conj"),
+    "is_alias_of": PrivateName("torch._C._is_alias_of"),
+    "has_storage": PrivateName("torch._C._has_storage"),
+    "weak_ref_expired": PrivateName("torch.UntypedStorage._expired"),
+    "storage_of_weak_ref": PrivateName("torch.UntypedStorage._new_with_weak_ptr"),
+    "write_storage_to_file": PrivateName("torch.UntypedStorage._write_file"),
+    "free_weak_ref": PrivateName("torch.UntypedStorage._free_weak_ref"),
+    "functorch": PrivateName("torch._C._functorch"),
+    "storage_use_count": PrivateName("torch._C._storage_Use_Count"),
+    "default_device": PrivateName("torch._GLOBAL_DEVICE_CONTEXT"),
+    "device_constructors": PrivateName("torch.utils._device._device_constructors"),
+    "foreach_copy": PrivateName("torch._foreach_copy_"),
+    "foreach_norm": PrivateName("torch._foreach_norm"),
+    "foreach_zero": PrivateName("torch._foreach_zero_"),
+    "group_tensors": PrivateName("torch.utils._foreach_utils._group_tensors_by_device_and_dtype", late=True),
+    "fused_sdp_choice": PrivateName("torch._fused_sdp_choice"),
+    "sdp_priority_order": PrivateName("torch._C._get_sdp_priority_order", since=(2, 6)),
+    "semi_structured": PrivateName("torch.sparse._semi_structured_conversions"),
+    "pad_packed_sequence": PrivateName("torch._pad_packed_sequence"),
+    "parse_to": PrivateName("torch._C._nn._parse_to", late=True),
+    "jit_enabled": PrivateName("torch.jit._state._enabled"),
     # -- autograd and modules
-    "sequence_number": Name("torch._C._autograd._get_sequence_nr"),
-    "current_node": Name("torch._C._current_autograd_node"),
-    "override_stale_stream": Name(
+    "sequence_number": PrivateName("torch._C._autograd._get_sequence_nr"),
+    "current_node": PrivateName("torch._C._current_autograd_node"),
+    "override_stale_stream": PrivateName(
         "torch._C._override_stale_capture_stream",
         since=(2, 13),
         without="a backward pass that reaches back before a CUDA graph's capture fails with CUDA's error",
     ),
-    "below_autograd": Name("torch._C._AutoDispatchBelowAutograd"),
-    "run_backward": Name("torch.autograd.graph._engine_run_backward", late=True),
-    "module_apply": Name("torch.nn.Module._apply", late=True),
-    "module_call": Name("torch.nn.Module._wrapped_call_impl"),
-    "module_save": Name("torch.nn.Module._save_to_state_dict"),
-    "module_load": Name("torch.nn.Module._load_from_state_dict"),
-    "cudnn_enabled": Name("torch._C._get_cudnn_enabled"),
+    "below_autograd": PrivateName("torch._C._AutoDispatchBelowAutograd"),
+    "run_backward": PrivateName("torch.autograd.graph._engine_run_backward", late=True),
+    "module_apply": PrivateName("torch.nn.Module._apply", late=True),
+    "module_call": PrivateName("torch.nn.Module._wrapped_call_impl"),
+    "module_save": PrivateName("torch.nn.Module._save_to_state_dict"),
+    "module_load": PrivateName("torch.nn.Module._load_from_state_dict"),
+    "cudnn_enabled": PrivateName("torch._C._get_cudnn_enabled"),
     # -- profilers
-    "gather_traceback": Name("torch._C._profiler.gather_traceback"),
-    "symbolize_tracebacks": Name("torch._C._profiler.symbolize_tracebacks"),
-    "profiler_enabled": Name("torch.autograd._profiler_enabled"),
-    "profiler_somewhere": Name("torch.autograd.profiler._is_profiler_enabled", late=True),
-    "KinetoProfile": Name("torch.profiler.profiler._KinetoProfile"),
-    "ProfilerConfig": Name("torch._C._profiler._ExperimentalConfig"),
-    "disable_dynamo": Name("torch._compile._disable_dynamo"),
+    "gather_traceback": PrivateName("torch._C._profiler.gather_traceback"),
+    "symbolize_tracebacks": PrivateName("torch._C._profiler.symbolize_tracebacks"),
+    "profiler_enabled": PrivateName("torch.autograd._profiler_enabled"),
+    "profiler_somewhere": PrivateName("torch.autograd.profiler._is_profiler_enabled", late=True),
+    "KinetoProfile": PrivateName("torch.profiler.profiler._KinetoProfile"),
+    "ProfilerConfig": PrivateName("torch._C._profiler._ExperimentalConfig"),
+    "disable_dynamo": PrivateName("torch._compile._disable_dynamo"),
     # -- loaders
-    "LoaderIter": Name("torch.utils.data.dataloader._BaseDataLoaderIter"),
-    "MapFetcher": Name(f"{_LOADING}.fetch._MapDatasetFetcher"),
-    "IterableFetcher": Name(f"{_LOADING}.fetch._IterableDatasetFetcher"),
-    "worker_loop": Name(f"{_LOADING}.worker._worker_loop", late=True),
+    "LoaderIter": PrivateName("torch.utils.data.dataloader._BaseDataLoaderIter"),
+    "MapFetcher": PrivateName(f"{_LOADING}.fetch._MapDatasetFetcher"),
+    "IterableFetcher": PrivateName(f"{_LOADING}.fetch._IterableDatasetFetcher"),
+    "worker_loop": PrivateName(f"{_LOADING}.worker._worker_loop", late=True),
     # -- torch.cuda
-    "LazySeedTracker": Name("torch._utils._LazySeedTracker"),
-    "cuda_lazy_init": Name("torch.cuda._lazy_init", late=True),
-    "cuda_initialized": Name("torch.cuda._initialized", late=True),
-    "in_bad_fork": Name("torch.cuda._is_in_bad_fork", late=True),
-    "cuda_thread_state": Name("torch.cuda._tls", late=True),
-    "device_index": Name("torch.cuda._utils._get_device_index"),
-    "record_memory_history": Name("torch.cuda.memory._record_memory_history", late=True),
-    "memory_snapshot": Name("torch.cuda.memory._snapshot", late=True),
-    "get_memory_metadata": Name("torch.cuda.memory._get_memory_metadata", since=(2, 10), late=True),
-    "set_memory_metadata": Name("torch.cuda.memory._set_memory_metadata", since=(2, 10), late=True),
+    "LazySeedTracker": PrivateName("torch._utils._LazySeedTracker"),
+    "cuda_lazy_init": PrivateName("torch.cuda._lazy_init", late=True),
+    "cuda_initialized": PrivateName("torch.cuda._initialized", late=True),
+    "in_bad_fork": PrivateName("torch.cuda._is_in_bad_fork", late=True),
+    "cuda_thread_state": PrivateName("torch.cuda._tls", late=True),
+    "device_index": PrivateName("torch.cuda._utils._get_device_index"),
+    "record_memory_history": PrivateName("torch.cuda.memory._record_memory_history", late=True),
+    "memory_snapshot": PrivateName("torch.cuda.memory._snapshot", late=True),
+    "get_memory_metadata": PrivateName("torch.cuda.memory._get_memory_metadata", since=(2, 10), late=True),
+    "set_memory_metadata": PrivateName("torch.cuda.memory._set_memory_metadata", since=(2, 10), late=True),
     # A build with CUDA has these; under emulation they are answered, with many more (`emulate.cuda_api`).
-    "watch_out_of_memory": Name("torch._C._cuda_attach_out_of_memory_observer", late=True, built_with="cuda"),
-    "memory_fraction": Name("torch._C._cuda_getMemoryFraction", late=True, built_with="cuda"),
-    "FileWriter": Name("torch._C.PyTorchFileWriter", late=True),
-    "C": Name("torch._C"),
+    "watch_out_of_memory": PrivateName(
+        "torch._C._cuda_attach_out_of_memory_observer", late=True, built_with="cuda"
+    ),
+    "memory_fraction": PrivateName("torch._C._cuda_getMemoryFraction", late=True, built_with="cuda"),
+    "FileWriter": PrivateName("torch._C.PyTorchFileWriter", late=True),
+    "C": PrivateName("torch._C"),
     # -- compilers, changed when a script imports them
-    "dynamo": Name("torch._dynamo"),
-    "dynamo_frames": Name("torch._dynamo.eval_frame"),
-    "supports_compile_pass": Name(
+    "dynamo": PrivateName("torch._dynamo"),
+    "dynamo_frames": PrivateName("torch._dynamo.eval_frame"),
+    "supports_compile_pass": PrivateName(
         "torch._dynamo.convert_frame.CatchErrorsWrapper",
         since=(2, 13),
         without="graph breaks and recompilations of compiled code are not reported",
     ),
-    "compile_kernel": Name("torch.cuda._compile_kernel", since=(2, 8)),
-    "current_stream_in_c": Name("torch._C._dynamo.utils.get_current_stream", since=(2, 15)),
-    "inductor": Name("torch._inductor"),
-    "flex_attention_operator": Name("torch._higher_order_ops.flex_attention"),
-    "fake_tensors": Name("torch._subclasses.fake_tensor"),
-    "FakeTensorMode": Name("torch._subclasses.fake_tensor.FakeTensorMode"),
-    "decompositions": Name("torch._decomp"),
-    "fake_process_group": Name("torch.testing._internal.distributed.fake_pg"),
+    "compile_kernel": PrivateName("torch.cuda._compile_kernel", since=(2, 8)),
+    "current_stream_in_c": PrivateName("torch._C._dynamo.utils.get_current_stream", since=(2, 15)),
+    "inductor": PrivateName("torch._inductor"),
+    "flex_attention_operator": PrivateName("torch._higher_order_ops.flex_attention"),
+    "fake_tensors": PrivateName("torch._subclasses.fake_tensor"),
+    "FakeTensorMode": PrivateName("torch._subclasses.fake_tensor.FakeTensorMode"),
+    "decompositions": PrivateName("torch._decomp"),
+    "fake_process_group": PrivateName("torch.testing._internal.distributed.fake_pg"),
     # -- torch.distributed: a torch can be built without it
-    "world": Name(f"{_C10D_PYTHON}._world", built_with=_DISTRIBUTED),
-    "Backend": Name(f"{_C10D}.Backend", built_with=_DISTRIBUTED),
-    "Work": Name(f"{_C10D}.Work", built_with=_DISTRIBUTED),
-    "FakeWork": Name(f"{_C10D}.FakeWork", since=(2, 7), built_with=_DISTRIBUTED),
-    "work_from_future": Name(f"{_C10D}._create_work_from_future", built_with=_DISTRIBUTED),
-    "PythonCallbackWork": Name(
+    "world": PrivateName(f"{_C10D_PYTHON}._world", built_with=_DISTRIBUTED),
+    "Backend": PrivateName(f"{_C10D}.Backend", built_with=_DISTRIBUTED),
+    "Work": PrivateName(f"{_C10D}.Work", built_with=_DISTRIBUTED),
+    "FakeWork": PrivateName(f"{_C10D}.FakeWork", since=(2, 7), built_with=_DISTRIBUTED),
+    "work_from_future": PrivateName(f"{_C10D}._create_work_from_future", built_with=_DISTRIBUTED),
+    "PythonCallbackWork": PrivateName(
         f"{_C10D}.PythonCallbackWork",
         since=(2, 10),
         without="a barrier with async_op=True is counted where it starts, not where it is waited for",
         built_with=_DISTRIBUTED,
     ),
-    "ProcessGroup": Name(f"{_C10D}.ProcessGroup", built_with=_DISTRIBUTED),
-    "ProcessGroupGloo": Name(f"{_C10D}.ProcessGroupGloo", late=True, built_with="gloo"),
-    "register_backend": Name(f"{_C10D}.ProcessGroup._register_backend", late=True, built_with=_DISTRIBUTED),
-    "get_backend": Name(f"{_C10D}.ProcessGroup._get_backend", late=True, built_with=_DISTRIBUTED),
-    "device_types": Name(f"{_C10D}.ProcessGroup._device_types", late=True, built_with=_DISTRIBUTED),
-    "start_coalescing": Name(f"{_C10D}.ProcessGroup._start_coalescing", late=True, built_with=_DISTRIBUTED),
-    "end_coalescing": Name(f"{_C10D}.ProcessGroup._end_coalescing", late=True, built_with=_DISTRIBUTED),
-    "default_store": Name(f"{_C10D_PYTHON}._get_default_store", late=True, built_with=_DISTRIBUTED),
-    "resolve_process_group": Name(f"{_C10D_PYTHON}._resolve_process_group", built_with=_DISTRIBUTED),
-    "validate_global_plan": Name("torch.distributed.checkpoint.default_planner._validate_global_plan"),
-    "compare_ranks": Name(f"{_C10D_PYTHON}._create_process_group_wrapper", late=True, built_with="gloo"),
-    "dedup_save_plans": Name("torch.distributed.checkpoint.default_planner.dedup_save_plans"),
-    "CheckpointWrapper": Name("torch.distributed.checkpoint.utils._DistWrapper.__init__"),
-    "broadcast_state": Name("torch.distributed.optim.zero_redundancy_optimizer._broadcast_object"),
-    "receive_stage_meta": Name("torch.distributed.pipelining.stage.PipelineStage._recv_meta", since=(2, 13)),
-    "verify_params": Name(
+    "ProcessGroup": PrivateName(f"{_C10D}.ProcessGroup", built_with=_DISTRIBUTED),
+    "ProcessGroupGloo": PrivateName(f"{_C10D}.ProcessGroupGloo", late=True, built_with="gloo"),
+    "register_backend": PrivateName(
+        f"{_C10D}.ProcessGroup._register_backend", late=True, built_with=_DISTRIBUTED
+    ),
+    "get_backend": PrivateName(f"{_C10D}.ProcessGroup._get_backend", late=True, built_with=_DISTRIBUTED),
+    "device_types": PrivateName(f"{_C10D}.ProcessGroup._device_types", late=True, built_with=_DISTRIBUTED),
+    "start_coalescing": PrivateName(
+        f"{_C10D}.ProcessGroup._start_coalescing", late=True, built_with=_DISTRIBUTED
+    ),
+    "end_coalescing": PrivateName(
+        f"{_C10D}.ProcessGroup._end_coalescing", late=True, built_with=_DISTRIBUTED
+    ),
+    "default_store": PrivateName(f"{_C10D_PYTHON}._get_default_store", late=True, built_with=_DISTRIBUTED),
+    "resolve_process_group": PrivateName(f"{_C10D_PYTHON}._resolve_process_group", built_with=_DISTRIBUTED),
+    "validate_global_plan": PrivateName("torch.distributed.checkpoint.default_planner._validate_global_plan"),
+    "compare_ranks": PrivateName(
+        f"{_C10D_PYTHON}._create_process_group_wrapper", late=True, built_with="gloo"
+    ),
+    "dedup_save_plans": PrivateName("torch.distributed.checkpoint.default_planner.dedup_save_plans"),
+    "CheckpointWrapper": PrivateName("torch.distributed.checkpoint.utils._DistWrapper.__init__"),
+    "broadcast_state": PrivateName("torch.distributed.optim.zero_redundancy_optimizer._broadcast_object"),
+    "receive_stage_meta": PrivateName(
+        "torch.distributed.pipelining.stage.PipelineStage._recv_meta", since=(2, 13)
+    ),
+    "verify_params": PrivateName(
         "torch.distributed._verify_params_across_processes", late=True, built_with=_DISTRIBUTED
     ),
 }
 
 
 def _version() -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
-    return (int(found[1]), int(found[2])) if found is not None else NEWEST
+    match = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    return (int(match[1]), int(match[2])) if match is not None else NEWEST
 
 
 VERSION = _version()
@@ -212,25 +223,25 @@ if VERSION < OLDEST:
 
 
 def __getattr__(name: str) -> Any:
-    known = NAMES.get(name)
-    if known is None:
+    entry = NAMES.get(name)
+    if entry is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = _found(known.path)
+        value = _resolve(entry.path)
     except AttributeError:
-        if known.since <= VERSION <= known.until and _built_with(known.built_with):
+        if entry.since <= VERSION <= entry.until and _built_with(entry.built_with):
             raise UsageError(
-                f"torch {torch.__version__} has no {known.path}, which Gapless needs: it is tested with "
-                f"torch {_tried()}"
+                f"torch {torch.__version__} has no {entry.path}, which Gapless needs: it is tested with "
+                f"torch {_tested_versions()}"
             ) from None
         value = None
-    if not known.late:
+    if not entry.late:
         globals()[name] = value
     return value
 
 
 def place(name: str) -> tuple[Any, str]:
-    """The object that holds the name, and its attribute: what is to be replaced.
+    """Return the object that holds the name, and the attribute: what to replace.
 
     >>> place("run_backward")[1]
     '_engine_run_backward'
@@ -239,23 +250,25 @@ def place(name: str) -> tuple[Any, str]:
 
 
 def path(name: str) -> str:
-    """Where the name is, which imports nothing: ``path("dynamo")`` is ``"torch._dynamo"``."""
+    """Return the path of a name without importing it: ``path("dynamo")`` is ``"torch._dynamo"``."""
     return NAMES[name].path
 
 
-def off(name: str) -> str:
-    """What is not as it should be without the name, for a report; said where a script comes to it."""
+def missing_note(name: str) -> str:
+    """Return a note for reports on what does not work without the name."""
     return f"torch {VERSION[0]}.{VERSION[1]} has no {NAMES[name].path}: {NAMES[name].without}"
 
 
-def untried() -> str:
-    """That this torch is newer than those Gapless is tried with, for a report; "" where it is not."""
+def untested_note() -> str:
+    """Return a note that this torch is newer than the tested versions; "" if it is not."""
     if VERSION <= NEWEST:
         return ""
-    return f"torch {torch.__version__} is newer than the versions Gapless is tested with ({_tried()})"
+    return (
+        f"torch {torch.__version__} is newer than the versions Gapless is tested with ({_tested_versions()})"
+    )
 
 
-def _found(path: str) -> Any:
+def _resolve(path: str) -> Any:
     owner, attribute = _owner(path)
     try:
         return getattr(owner, attribute)
@@ -267,7 +280,7 @@ def _found(path: str) -> Any:
 
 
 def _owner(path: str) -> tuple[Any, str]:
-    """What holds the last part of `path`; modules on the way are imported."""
+    """Return the object that holds the last part of `path`, importing modules on the way, and that part."""
     parts = path.split(".")
     owner: Any = sys.modules[parts[0]]
     for end, part in enumerate(parts[1:-1], start=2):
@@ -282,11 +295,11 @@ def _owner(path: str) -> tuple[Any, str]:
 
 
 def _built_with(part: str) -> bool:
-    """Whether this torch has the part; without a name, all of them have."""
+    """Whether this torch is built with `part`; always for ""."""
     if part == "cuda":
         return torch.version.cuda is not None
     return not part or (part == _DISTRIBUTED and torch.distributed.is_available())
 
 
-def _tried() -> str:
+def _tested_versions() -> str:
     return f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"

@@ -1,4 +1,4 @@
-"""Values on their way from the device to the host, for which nobody has to wait."""
+"""Copy values from the device to the host without waiting."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HERE = object()
 
 
 class Reading:
-    """Values that are being copied to the host: tensors, or dicts, lists and tuples of such.
+    """Values being copied to the host: tensors, or dicts, lists and tuples of tensors.
 
-    On a GPU the copies go into pinned memory, on a stream of their own; on the CPU all is there at once.
+    On a GPU they are copied into pinned memory on a separate stream; on the CPU they are ready at once.
 
     >>> reading = Reading({"loss": torch.ones(())})
     >>> reading.ready(), reading.result()["loss"]
@@ -26,20 +26,20 @@ class Reading:
 
     def __init__(self, values: Any) -> None:
         self._arrival = Arrival(list(trees.tensors(values)))
-        self._form = trees.mapped(values, lambda _: _HERE)
+        self._form = trees.map_tensors(values, lambda _: _HERE)
 
     def ready(self) -> bool:
         """Whether the values have arrived; does not wait."""
         return self._arrival.ready()
 
     def result(self) -> Any:
-        """The values as tensors of the host, in the form they were given in.
+        """Return the values as host tensors, in their original structure.
 
-        **This waits** where they have not arrived yet.
+        **This waits** if they have not arrived yet.
         """
         arrived = iter(self._arrival.wait())
-        return trees.mapped(
-            self._form, lambda value: value, lambda one: next(arrived) if one is _HERE else one
+        return trees.map_tensors(
+            self._form, lambda value: value, lambda value: next(arrived) if value is _HERE else value
         )
 
     def synchronize(self) -> None:
@@ -47,7 +47,7 @@ class Reading:
         self._arrival.synchronize()
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """``await reading`` gives way to other tasks until the values have arrived."""
+        """Let ``await reading`` run other tasks until the values have arrived."""
         while not self.ready():
             yield
         return self.result()
@@ -83,22 +83,22 @@ class Arrival:
         return host
 
     def ready(self) -> bool:
-        """Whether all of them are there."""
+        """Whether all tensors have arrived; does not wait."""
         return all(event.query() for event in self._events)
 
     def synchronize(self) -> None:
-        """Wait until all of them are there."""
+        """Wait until all tensors have arrived."""
         for event in self._events:
             event.synchronize()
 
     def wait(self) -> list[Tensor]:
-        """All of them, once they are there."""
+        """Wait for all tensors and return them."""
         if not self.ready():
             self.synchronize()
         offsets = dict.fromkeys(self._landed, 0)
-        found = []
+        arrived = []
         for shape, dtype, device in self._like:
             start = offsets[dtype, device]
             offsets[dtype, device] = end = start + shape.numel()
-            found.append(self._landed[dtype, device][start:end].view(shape))
-        return found
+            arrived.append(self._landed[dtype, device][start:end].view(shape))
+        return arrived

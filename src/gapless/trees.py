@@ -1,4 +1,4 @@
-"""Values with tensors in them: dicts, lists, tuples, named tuples and dataclasses, nested in any way."""
+"""Nested values that contain tensors: dicts, lists, tuples, named tuples and dataclasses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 _LEAVES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
-"""What is no container, told at once: operators are asked about each of their arguments."""
+"""Types that are no containers, recognized quickly: every operator's arguments are checked."""
 
 
-def parts(value: Any) -> Iterable[Any] | None:
-    """What the container `value` holds, in order; None where it is none."""
+def children(value: Any) -> Iterable[Any] | None:
+    """Return the items of the container `value`, in order; None if it is no container."""
     if isinstance(value, (list, tuple)):
         return value
     if type(value) in _LEAVES:
@@ -23,12 +23,14 @@ def parts(value: Any) -> Iterable[Any] | None:
     if isinstance(value, Mapping):
         return value.values()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, one.name) for one in dataclasses.fields(value) if hasattr(value, one.name)]
+        return [
+            getattr(value, field.name) for field in dataclasses.fields(value) if hasattr(value, field.name)
+        ]
     return None
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in `value`, in order.
+    """Yield the tensors in `value`, in order.
 
     >>> [tensor.item() for tensor in tensors({"loss": torch.ones(()), "others": [torch.zeros(()), 3]})]
     [1.0, 0.0]
@@ -36,29 +38,32 @@ def tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
         return
-    for part in parts(value) or ():
+    for part in children(value) or ():
         if isinstance(part, Tensor):
             yield part
         elif type(part) not in _LEAVES:
             yield from tensors(part)
 
 
-def mapped(value: Any, change: Callable[[Tensor], Any], other: Callable[[Any], Any] | None = None) -> Any:
-    """A copy of `value` with `change` of each tensor in its place, and `other` of what else is no container.
+def map_tensors(
+    value: Any, change: Callable[[Tensor], Any], other: Callable[[Any], Any] | None = None
+) -> Any:
+    """Return a copy of `value` with `change` applied to each tensor, and `other` to everything that is no
+    container.
 
-    >>> mapped({"losses": [torch.ones(()), 3]}, Tensor.item)
+    >>> map_tensors({"losses": [torch.ones(()), 3]}, Tensor.item)
     {'losses': [1.0, 3]}
     """
     if isinstance(value, Tensor):
         return change(value)
-    held = parts(value)
+    held = children(value)
     if held is None:
         return value if other is None else other(value)
-    return rebuilt(value, [mapped(part, change, other) for part in held])
+    return rebuild(value, [map_tensors(part, change, other) for part in held])
 
 
-def rebuilt(value: Any, held: list[Any]) -> Any:
-    """A container of the kind of `value` that holds this instead, in the order of :func:`parts`.
+def rebuild(value: Any, held: list[Any]) -> Any:
+    """Return a container like `value` that holds the items `held` instead, in the order of :func:`children`.
 
     Neither ``__init__`` nor ``__post_init__`` of a dataclass runs again.
     """
@@ -67,21 +72,21 @@ def rebuilt(value: Any, held: list[Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(*held) if hasattr(value, "_fields") else type(value)(held)
     if isinstance(value, Mapping):
-        return _mapping(value, dict(zip(value, held, strict=True)))
-    made = copy.copy(value)
-    names = [one.name for one in dataclasses.fields(value) if hasattr(value, one.name)]
+        return _rebuild_mapping(value, dict(zip(value, held, strict=True)))
+    copied = copy.copy(value)
+    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
     for name, part in zip(names, held, strict=True):
-        object.__setattr__(made, name, part)
-    return made
+        object.__setattr__(copied, name, part)
+    return copied
 
 
-def _mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+def _rebuild_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     if type(value) is dict:
         return items
     try:
-        made: Any = copy.copy(value)
+        copied: Any = copy.copy(value)
         for key, part in items.items():
-            made[key] = part
+            copied[key] = part
     except TypeError:  # it cannot be written
         return items
-    return made
+    return copied

@@ -18,7 +18,7 @@ from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Fetch, Setting
 from gapless.model.planned import Planned
 from gapless.model.session import decode, encode
-from gapless.model.wording import part
+from gapless.model.wording import describe_phase
 from gapless.render._words import callers
 
 SOURCE = "\n" * 9 + (
@@ -303,9 +303,9 @@ def test_a_librarys_loop_that_called_the_script_is_no_loop_of_its(passes: int):
 
 
 def test_a_phase_of_every_step_is_said_to_be():
-    assert part("phase", "evaluation", 11, 1) == "at each evaluation (every step)"
-    assert part("phase", "evaluation", 3, 500) == "at each evaluation (every 500 steps)"
-    assert part("phase", "evaluation", 3) == "at each evaluation"
+    assert describe_phase("phase", "evaluation", 11, 1) == "at each evaluation (every step)"
+    assert describe_phase("phase", "evaluation", 3, 500) == "at each evaluation (every 500 steps)"
+    assert describe_phase("phase", "evaluation", 3) == "at each evaluation"
 
 
 def test_ways_to_a_line_are_those_of_the_steady_steps():

@@ -12,7 +12,7 @@ from gapless.memory.recorder import Recorder
 from gapless.memory.report import ReportOptions, report
 from gapless.memory.sizes import MIB
 from gapless.model.memory import Holder
-from gapless.model.pace import pace, steady
+from gapless.model.pace import growth_interval, steady_steps
 from gapless.model.source import SourceLine
 
 KEPT = SourceLine("/home/me/train.py", 7, "train")
@@ -79,21 +79,21 @@ def test_two_ends_of_an_epoch_are_growth_only_where_a_name_keeps_both():
 def test_a_rhythm_is_recognized_wherever_it_begins(every: int, first: int, steps: int) -> None:
     left = range(first % every, steps, every)
     if len(left) >= 3:
-        assert pace(left, steps) == every
+        assert growth_interval(left, steps) == every
     kept = [*left][-3:]  # a window of the last ones, in a run that is long enough to tell
     if every > 1 and steps > 6 * every:
-        assert pace(kept, steps) == 0
+        assert growth_interval(kept, steps) == 0
 
 
 @given(left=st.sets(st.integers(0, 40)), steps=st.integers(0, 40))
 def test_a_pace_is_that_of_the_steps(left: set[int], steps: int) -> None:
     numbers = {step for step in left if step <= steps}
-    every = pace(numbers, steps)
+    every = growth_interval(numbers, steps)
     if every > 1:
-        assert len(steady(numbers, steps, every)) >= 2
+        assert len(steady_steps(numbers, steps, every)) >= 2
         assert (max(numbers) - min(numbers)) <= every * (len(numbers) - 1) + len(numbers)
     elif every == 1:
-        assert len(steady(numbers, steps, every)) == steps - 3
+        assert len(steady_steps(numbers, steps, every)) == steps - 3
 
 
 def test_a_list_that_ends_with_the_epoch_is_no_growth():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.model.wording import count, in_column, number, rate, renamed
+from gapless.model.wording import count, number, rate, rate_in_column, rename_steps
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_number(value, text):
 def test_rate(value, text, column):
     """No part of a wait is ever said."""
     assert rate(value) == text
-    assert in_column(value) == column
+    assert rate_in_column(value) == column
     assert rate(value, "call", "call", "a").endswith((" a call", " calls"))
 
 
@@ -51,6 +51,6 @@ def test_count(value, text):
     ],
 )  # fmt: skip
 def test_steps_are_called_what_they_are(text, noun, told):
-    assert renamed(text, noun) == told
-    assert renamed(told, noun) == told
-    assert renamed(text, "step") == text
+    assert rename_steps(text, noun) == told
+    assert rename_steps(told, noun) == told
+    assert rename_steps(text, "step") == text

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gapless.model.copies import held
+from gapless.model.copies import call_blocks
 from gapless.replay.links import find_links
 
 PROFILES = {"d242": (9, 0), "9b36": (7, 0), "c14b": (8, 0), "fa7b": (7, 0)}
@@ -25,7 +25,9 @@ def test_calls_return_when_the_table_says(real, name):
         call = known.call[row]
         if work.start[row] - host.start[call] < QUEUED:
             continue
-        told = held("pageable", bool(known.copies.to_device[row]), int(work.bytes[row]), PROFILES[name])
+        told = call_blocks(
+            "pageable", bool(known.copies.to_device[row]), int(work.bytes[row]), PROFILES[name]
+        )
         seen[told] += 1
         if told is False:
             assert host.end[call] <= work.start[row]

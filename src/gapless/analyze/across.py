@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gapless.model import Finding, Profile, Report, SourceLine, Table, Verdict
 from gapless.model.table import Cell, row, table
 from gapless.model.verdict import Level
-from gapless.model.wording import count, duration, in_column, percent
+from gapless.model.wording import count, duration, percent, rate_in_column
 
 MAX_ROWS_SHOWN = 20
 """Findings and runs shown without unfolding; about what fits on a screen."""
@@ -157,7 +157,7 @@ def _findings_table(ranked: Sequence[RuleCost], reports: Sequence[Report]) -> Ta
     if any(rule.saved for rule in ranked):
         columns["one saves per step, up to"] = lambda rule: duration(rule.saved) if rule.saved else ""
     if any(rule.syncs for rule in ranked):
-        columns["syncs per step, up to"] = lambda rule: in_column(rule.syncs) if rule.syncs else ""
+        columns["syncs per step, up to"] = lambda rule: rate_in_column(rule.syncs) if rule.syncs else ""
     names = _names(reports)
     columns["<most in"] = lambda rule: SourceLine(names[rule.most], 0)
     rows = (row(f"{rule.code} {rule.name}", *(cell(rule) for cell in columns.values())) for rule in ranked)
@@ -180,7 +180,7 @@ def _runs_table(reports: Sequence[Report]) -> Table:
         )
     if any(report.profile is None and report.steps.seen for report in reports):
         columns["syncs per step"] = lambda report: (
-            in_column(report.steps.waits_per_step) if report.steps.seen else ""
+            rate_in_column(report.steps.waits_per_step) if report.steps.seen else ""
         )
     columns["findings"] = lambda report: str(len(report.findings))
     rows = (

@@ -13,7 +13,7 @@ from gapless.analyze.findings.order import order
 from gapless.analyze.tables.loader_tables import tables
 from gapless.analyze.verdicts.loader_verdict import verdict
 from gapless.model import Finding, Frequency, Hit, LoaderRule, Report, Rule
-from gapless.model.estimate import BATCHES_IN_TIME, LITTLE, Estimate, Range
+from gapless.model.estimate import BATCHES_IN_TIME, SMALL_SAVING_SHARE, Estimate, Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.profile import Price, Profile
@@ -158,7 +158,7 @@ def with_input_limit(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:
         np.interp(_STEP_QUANTILES, [-_Z_90, 0, _Z_90], np.log([step.least, step.likely, step.most]))
     )
     waits = np.interp(lengths, [use.step.least, use.step.likely, use.step.most], [most, likely, least])
-    share = float((waits > (LITTLE * lengths if use.setting.workers else lengths)).mean())
+    share = float((waits > (SMALL_SAVING_SHARE * lengths if use.setting.workers else lengths)).mean())
     if not share:
         return estimate
     shares = {"input": share, **{name: (1 - share) * part for name, part in estimate.limiters.items()}}

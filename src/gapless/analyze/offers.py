@@ -17,10 +17,10 @@ from gapless.model import Session
 from gapless.model.estimate import Estimate, Range
 from gapless.model.gpus import Card, find_card
 from gapless.model.loader_use import LoaderUse
-from gapless.model.memory import ALLOC, CONTEXT, MemoryRun
+from gapless.model.memory import ALLOC, CONTEXT_BYTES, MemoryRun
 from gapless.model.memory_report import MemoryReport
 from gapless.model.offer import Offer
-from gapless.model.programme import sheet
+from gapless.model.programme import gpu_limits
 
 _HOUR_NS = 3600e9
 """Nanoseconds per hour: prices are per hour."""
@@ -58,7 +58,7 @@ def _offer(
         )
     if not session.memory:
         return offer
-    room = card.total_memory - CONTEXT
+    room = card.total_memory - CONTEXT_BYTES
     if own and all(report.limit >= 0 for report in memory):
         parts = [_need_of_report(report) for report in memory]
     else:
@@ -108,7 +108,7 @@ def _estimate_on(card: Card, session: Session, steps: Steps) -> Estimate | None:
         return None
     from gapless.analyze.estimate.estimate import estimate
 
-    gpu = sheet(card)
+    gpu = gpu_limits(card)
     if programme.link:
         gpu = msgspec.structs.replace(gpu, link=programme.link)
     moved = msgspec.structs.replace(programme, gpu=gpu, calibration=None)

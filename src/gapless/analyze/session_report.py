@@ -37,7 +37,7 @@ from gapless.analyze.verdicts.search import with_search
 from gapless.analyze.verdicts.session_verdict import verdict
 from gapless.files.input import source_text
 from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, Site, StepSummary, Verdict
-from gapless.model.assumption import left_out
+from gapless.model.assumption import describe_switch
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
@@ -97,7 +97,7 @@ def report(
         ),
         notes=(
             *session.notes,
-            *([left_out(session.switch)] if session.switch is not None else []),
+            *([describe_switch(session.switch)] if session.switch is not None else []),
             *_remarks(steps, session.cut),
             *later_remark(recorded, steps),
             *compiled_notes(session.compiled),

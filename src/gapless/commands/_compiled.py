@@ -50,10 +50,10 @@ def with_compiled(session: Session, emulator: Emulator, tell: Callable[[str], ob
     if not calls.targets or not can_measure(session):
         return session
     from gapless.loading.forked import LoaderError, TooSlow, can_fork
-    from gapless.torch_internals import off, supports_compile_pass
+    from gapless.torch_internals import missing_note, supports_compile_pass
 
     if not supports_compile_pass:
-        return _add_note(session, off("supports_compile_pass"))
+        return _add_note(session, missing_note("supports_compile_pass"))
     if not can_fork():
         return _add_note(session, "compiled code was not analyzed: this system cannot fork a process")
     if calls.failed:

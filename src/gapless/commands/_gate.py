@@ -8,7 +8,7 @@ import click
 
 from gapless.errors import UsageError
 from gapless.model import Profile, Report
-from gapless.model.wording import count, number, rate, renamed
+from gapless.model.wording import count, number, rate, rename_steps
 from gapless.rules import all_rules
 
 fail_on = click.option(
@@ -54,7 +54,8 @@ def find_exceeded_limits(report: Report, max_waits: float | None, fail_on: tuple
         elif report.steps.waits_per_step > max_waits:
             syncs = rate(report.steps.waits_per_step, "sync", step="training step")
             reasons.append(
-                f"{renamed(syncs, report.steps.noun)}, over the limit of {number(max_waits)} (--max-waits)"
+                f"{rename_steps(syncs, report.steps.noun)}, over the limit of {number(max_waits)} "
+                "(--max-waits)"
             )
     codes: dict[str, int] = {}
     for finding in report.findings:

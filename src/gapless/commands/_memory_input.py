@@ -10,7 +10,7 @@ import msgspec
 from gapless.errors import UnreadableInput, UsageError
 from gapless.files.kinds import recognize
 from gapless.model.loader_use import LoaderUse
-from gapless.model.memory import CONTEXT, MemoryRun
+from gapless.model.memory import CONTEXT_BYTES, MemoryRun
 
 if TYPE_CHECKING:
     from gapless.memory.trials import TrialConditions
@@ -114,7 +114,7 @@ def parse_limits(gpu: str | None, limit: str | None) -> tuple[str, int, int]:
         from gapless.model.gpus import find_card
 
         card = find_card(gpu)
-        name, capacity, total = card.name, card.total_memory - CONTEXT, card.total_memory
+        name, capacity, total = card.name, card.total_memory - CONTEXT_BYTES, card.total_memory
     if limit is not None:
         capacity = parse_size(limit)
         total = max(total, capacity)

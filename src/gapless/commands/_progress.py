@@ -11,8 +11,8 @@ from typing import TextIO
 import click
 
 from gapless.model import Session
-from gapless.model.assumption import Switch, left_out
-from gapless.model.wording import count, number, renamed
+from gapless.model.assumption import Switch, describe_switch
+from gapless.model.wording import count, number, rename_steps
 from gapless.render._brief import plain
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -82,7 +82,9 @@ class Progress:
 
     def without_values(self, switch: Switch) -> None:
         """Say that the script's numbers are assumed from `switch` on."""
-        self._say(f"{left_out(switch)}; numbers that the script prints are assumed (--values computes them)")
+        self._say(
+            f"{describe_switch(switch)}; numbers that the script prints are assumed (--values computes them)"
+        )
 
     def end(self, session: Session, done: int) -> None:
         how = {"enough-steps": "stopped", "finished": "finished", "exit": "finished"}
@@ -90,7 +92,7 @@ class Progress:
         self._say(f"{verb} after {self._steps(done)} and {self._clock() - self._began:.1f} s")
 
     def _steps(self, number: int) -> str:
-        return renamed(count(number, "step"), self.noun)
+        return rename_steps(count(number, "step"), self.noun)
 
     def loader(self, where: str, budget: float) -> None:
         """Announce that the loader created at `where` is measured for at most `budget` seconds."""

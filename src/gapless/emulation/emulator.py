@@ -195,7 +195,7 @@ class Emulator:
             raise UsageError("an emulated device is already active: emulations cannot be nested")
         if torch.cuda.is_available():
             self.core.note("this machine has a GPU; the emulated device is used instead")
-        if untried := torch_internals.untried():
+        if untried := torch_internals.untested_note():
             self.core.note(untried)
         _current = self
         self.core.enabled = True

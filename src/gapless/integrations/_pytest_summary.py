@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from gapless.analyze import report
 from gapless.model import Finding, Session
-from gapless.model.finding import RACES
+from gapless.model.finding import RACE_PREFIX
 from gapless.model.wording import count
 from gapless.render import Style
 from gapless.render._canvas import Canvas
@@ -76,10 +76,10 @@ def write(terminal: Any, tests: dict[str, TestWaits]) -> None:
             where.setdefault(key, set()).add(test)
     devices = " and ".join(sorted({test_waits["device"] for test_waits in tests.values()}))
     terminal.write_sep("=", f"syncs on {devices}")
-    ordered = sorted(waits, key=lambda key: (not key[1].startswith(RACES), -waits[key], key))
+    ordered = sorted(waits, key=lambda key: (not key[1].startswith(RACE_PREFIX), -waits[key], key))
     for key in ordered[: None if terminal.verbosity > 0 else _MAX_ROWS]:
         place, code, name, text = key
-        event = "race" if code.startswith(RACES) else count(waits[key], "sync")
+        event = "race" if code.startswith(RACE_PREFIX) else count(waits[key], "sync")
         often = f"{event} in {count(len(where[key]), 'test')}"
         terminal.write_line(f"{often:<20} {code} {name}  {place}")
         if text:

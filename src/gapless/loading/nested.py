@@ -36,8 +36,8 @@ def move_to(value: Any, device: torch.device, opaque: bool = False) -> Any:
     by_itself = hasattr(value, "to") and not isinstance(value, (type, torch.nn.Module))
     if by_itself and not isinstance(value, (Mapping, list, tuple)):
         return _move_object(value, device, opaque)
-    held = trees.parts(value)
-    return value if held is None else trees.rebuilt(value, [move_to(part, device, opaque) for part in held])
+    held = trees.children(value)
+    return value if held is None else trees.rebuild(value, [move_to(part, device, opaque) for part in held])
 
 
 def each_tensor(value: Any) -> Iterator[Tensor]:
@@ -59,7 +59,7 @@ def _tensors(value: Any, inside: int, visited: set[int]) -> Iterator[Tensor]:
         yield value
         return
     if isinstance(value, (Mapping, list, tuple, set, frozenset)):
-        parts: Iterable[Any] = value if isinstance(value, (set, frozenset)) else trees.parts(value) or ()
+        parts: Iterable[Any] = value if isinstance(value, (set, frozenset)) else trees.children(value) or ()
     elif inside < _MAX_DEPTH and (inside or dataclasses.is_dataclass(value) or hasattr(value, "to")):
         if id(value) in visited or isinstance(value, (type, torch.nn.Module)):
             return

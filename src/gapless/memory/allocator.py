@@ -12,7 +12,7 @@ from gapless.memory.blocks import Block, Pool
 from gapless.memory.expandable import pick_least_growing
 from gapless.memory.release import ReleasingAllocator
 from gapless.memory.sizes import MIN_BLOCK, SMALL, round_size, segment_size
-from gapless.model.memory_calls import class_of
+from gapless.model.memory_calls import size_class
 
 
 class Allocator(ReleasingAllocator):
@@ -151,7 +151,7 @@ class Allocator(ReleasingAllocator):
         if address is None:
             return None
         self.mallocs += 1
-        self.classes[class_of(segment_bytes)] += 1
+        self.classes[size_class(segment_bytes)] += 1
         self.grow(segment_bytes)
         if pool.private is not None:
             pool.private.segments += 1

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from gapless.model.memory import ALLOC, DEFER, FREE, STEP, Kind, MemoryRun
 from gapless.model.memory_report import Growth
-from gapless.model.pace import SURE, pace, steady
+from gapless.model.pace import MIN_REPEATS, growth_interval, steady_steps
 from gapless.model.source import SourceLine
 
 _MAX_ROWS = 10
@@ -18,14 +18,14 @@ GrowthKey = tuple[SourceLine | None, str, Kind]
 def find_growth(run: MemoryRun) -> tuple[Growth, ...]:
     """Return what steps leave behind at a steady pace, by place, most bytes per step first."""
     steps = sum(action == STEP for action in run.action)
-    if not pace(range(steps), steps):
+    if not growth_interval(range(steps), steps):
         return ()
     kept_every = {holder.every for holder in run.holders}
     growths = []
     for (line, operator, kind), by_step in _unfreed_by_step(run).items():
-        every = pace(by_step, steps)
-        numbers = steady(by_step, steps, every) if every else ()
-        if not numbers or (len(numbers) < SURE and every not in kept_every):
+        every = growth_interval(by_step, steps)
+        numbers = steady_steps(by_step, steps, every) if every else ()
+        if not numbers or (len(numbers) < MIN_REPEATS and every not in kept_every):
             continue
         amounts = [by_step[number] for number in numbers]
         growths.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gapless.model.memory_report import Buffers
-from gapless.model.wording import between, binary_size, count
+from gapless.model.wording import binary_size, binary_size_range, count
 
 
 def describe_remaining_room(nccl: Buffers | None, left: int) -> str:
@@ -40,4 +40,4 @@ def note(nccl: Buffers | None, left: Iterable[tuple[str, int]]) -> str:
 
 
 def _describe_need(nccl: Buffers) -> str:
-    return f"{between(nccl.least, nccl.most)} for {count(nccl.groups, 'process group')}"
+    return f"{binary_size_range(nccl.least, nccl.most)} for {count(nccl.groups, 'process group')}"

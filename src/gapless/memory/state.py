@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gapless.memory.blocks import AddressSpace, Block, Pool, PrivatePool
 from gapless.memory.driver import Driver
 from gapless.memory.settings import NO_LIMIT, Settings
-from gapless.model.memory_calls import CLASSES
+from gapless.model.memory_calls import SIZE_CLASSES
 
 
 class AllocatorState:
@@ -44,7 +44,7 @@ class AllocatorState:
         self.allocated = self.reserved = self.requested = 0
         self.peak_allocated = self.peak_reserved = 0
         self.mallocs = self.frees = self.maps = self.unmaps = 0
-        self.classes = [0] * (len(CLASSES) + 1)
+        self.classes = [0] * (len(SIZE_CLASSES) + 1)
         self.mapped_bytes = self.unmapped_bytes = 0
         self.retries = self.collections = self.ooms = 0
         self.now = self.peak_at = self.height_at = -1

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from gapless.memory.rewind import FREES
-from gapless.model.memory_calls import CallTimes, class_of
+from gapless.model.memory_calls import CallTimes, size_class
 
 _MIN_CALLS = 10
 """Fewer calls of a kind are not enough for a median."""
@@ -51,7 +51,7 @@ def call_times(trace: list[Any]) -> CallTimes:
         if kinds[1] == "alloc" and kinds[0] not in ("segment_alloc", "segment_map"):
             hits.append(gap)
         elif kinds[1] == "segment_alloc":
-            mallocs[class_of(entry["size"])].append(gap)
+            mallocs[size_class(entry["size"])].append(gap)
         elif kinds[1] == "segment_map":
             maps.append(gap / max(entry["size"] // (20 << 20), 1))
         elif kinds == ("segment_free", "segment_free"):

@@ -29,7 +29,7 @@ from gapless.metrics.reading import CheckedReading, FaultWatch, PendingReading, 
 from gapless.metrics.statistic import Statistic, reset_together
 from gapless.metrics.wrapping import OwnAttributes, properties_of, warn_of_no_data
 from gapless.transfer import Reading
-from gapless.trees import mapped
+from gapless.trees import map_tensors
 
 
 class MetricCollection(nn.ModuleDict):
@@ -247,7 +247,7 @@ class MetricCollection(nn.ModuleDict):
             with GlobalStates(members).swap_in() if members else nullcontext():
                 results = self._results(lambda member: not member.direct)
             for name, value in results.items():
-                kept = mapped(value, Tensor.detach) if graph else value
+                kept = map_tensors(value, Tensor.detach) if graph else value
                 self._modules[name].__dict__["_forward_cache"] = kept  # type: ignore[union-attr]
         finally:
             for part, _ in statistics:

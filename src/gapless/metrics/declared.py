@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gapless.metrics import distributed
 from gapless.metrics.batch import move_to_device
-from gapless.trees import mapped
+from gapless.trees import map_tensors
 
 ReduceFunction = Callable[[Any], Any]
 States = dict[str, Any]
@@ -134,8 +134,8 @@ def reset_states(metric: DeclaringMetric) -> None:
 def transform_states(metric: DeclaringMetric, change: Callable[[Tensor], Tensor]) -> None:
     """Apply `change`, which moves or casts a tensor, to the states and their defaults."""
     for name, default in metric._own_defaults.items():
-        metric._own_defaults[name] = mapped(default, change)
-        setattr(metric, name, mapped(getattr(metric, name), change))
+        metric._own_defaults[name] = map_tensors(default, change)
+        setattr(metric, name, map_tensors(getattr(metric, name), change))
 
 
 def merge_states(metric: DeclaringMetric, other: Mapping[str, Any], updates: int) -> None:

@@ -23,7 +23,7 @@ from gapless.metrics.operators import Operators
 from gapless.metrics.reading import CheckedReading, PendingReading
 from gapless.metrics.wrapping import squeeze_result
 from gapless.transfer import Reading
-from gapless.trees import mapped
+from gapless.trees import map_tensors
 
 Self_ = TypeVar("Self_", bound="Metric")
 CONSTANT_ATTRIBUTES = (
@@ -207,7 +207,7 @@ class Metric(Operators, Core, nn.Module):
         else:
             result = self._forward_statistics(args, kwargs)
         # The cached result must keep no graph alive, and must be copyable.
-        self.__dict__["_forward_cache"] = mapped(result, Tensor.detach)
+        self.__dict__["_forward_cache"] = map_tensors(result, Tensor.detach)
         return result
 
     def _forward_statistics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -354,7 +354,7 @@ class Metric(Operators, Core, nn.Module):
         device = fn(torch.empty(0, device=self.device)).device
         super().move(device)
         declared.transform_states(self, lambda value: move_to_device(value, device))
-        self.__dict__["_forward_cache"] = mapped(self._forward_cache, lambda value: value.to(device))
+        self.__dict__["_forward_cache"] = map_tensors(self._forward_cache, lambda value: value.to(device))
         return self
 
     # Other metrics, other processes.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gapless.metrics import declared
 from gapless.metrics.checks import warn
-from gapless.trees import mapped
+from gapless.trees import map_tensors
 
 DEVICE_ERROR = "Expected all tensors to be on"
 """Start of torch's error message about tensors on different devices."""
@@ -63,7 +63,7 @@ def batch_result(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         with metric.batch_only():
             metric.update(*args, **kwargs)
             with metric.sync_context(should_sync=metric.dist_sync_on_step):
-                return mapped(metric._squeezed_result(), Tensor.clone)
+                return map_tensors(metric._squeezed_result(), Tensor.clone)
     finally:
         metric.__dict__["_enable_grad"] = False
 
@@ -90,7 +90,7 @@ def batch_states(holders: Sequence[Any], keep: bool) -> Iterator[None]:
             batch = declared.swap_states(metric, held)
             if keep:
                 with torch.no_grad():
-                    declared.swap_states(metric, mapped(batch, Tensor.detach))
+                    declared.swap_states(metric, map_tensors(batch, Tensor.detach))
                     declared.merge_states(metric, held, metric._ledger.count)
 
 
@@ -100,7 +100,7 @@ def move_lists_to_host(metric: Any) -> None:
         for name in metric._own_defaults:
             held = getattr(metric, name)
             if isinstance(held, list):
-                setattr(metric, name, mapped(held, Tensor.cpu))
+                setattr(metric, name, map_tensors(held, Tensor.cpu))
 
 
 def select_known(parameters: Iterable[inspect.Parameter], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def wrap_compute(compute: Callable[..., Any]) -> Callable[..., Any]:
             without_wrapper(self),
         ):
             result = squeeze_result(compute(self, *args, **kwargs))
-            result = mapped(result, Tensor.clone)
+            result = map_tensors(result, Tensor.clone)
         if self.compute_with_cache:
             self._computed = result
         return result
@@ -140,7 +140,9 @@ def wrap_compute(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 def squeeze_result(value: Any) -> Any:
     """Return `value` with its tensors of one element made 0-dim (shapes are known to the host)."""
-    return mapped(value, lambda tensor: tensor.squeeze() if tensor.dim() and tensor.numel() == 1 else tensor)
+    return map_tensors(
+        value, lambda tensor: tensor.squeeze() if tensor.dim() and tensor.numel() == 1 else tensor
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The nouns of Gapless. Each has one module and one meaning; all are immutable."""
+"""The immutable values that Gapless records, saves and reports; each has its own module."""
 
 from gapless.model.compiled import Compiled, GraphBreak, Recompile
 from gapless.model.event import Event, Mark, Mechanism, Phase, Site

@@ -14,7 +14,7 @@ from gapless.files.input import PathName, read_whole
 from gapless.files.output import write_whole
 from gapless.model._sound import find_problem
 
-Savable = TypeVar("Given")
+Savable = TypeVar("Savable")
 Value = TypeVar("Value")
 
 CHANGED_NOTE = "this file was changed after Gapless saved it: what is said here is what it says now"

@@ -1,4 +1,5 @@
-"""`Assumption`: what a run without values took a value to be, at one place; `Switch`: where it began."""
+"""`Assumption`: the value that a run without values assumed at one place; `Switch`: where such a run
+began."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ Assumed = Literal["bool", "int", "float", "complex", "size", "values"]
 
 
 class Assumption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What was assumed at the place `stack` (innermost frame first), where a run has no values.
+    """The value assumed at the place `stack` (innermost frame first) in a run without values.
 
-    `made_by` says what would have made the value, `value` is the first answer and `last` the last one of
-    `times`, in `steps` of the steps. For a size, `of` is how many elements there were at most when `value`
-    was the answer; of all its answers, `low` and `high` are the least and the largest, `of_low` and `of_high`
-    those of which they were. For values, the answer is how many were made up. `broken` times the answer was
-    turned around, so that a loop ends; `given` says that the user has named the value.
+    `made_by` names what would have computed the value, `value` is the first answer and `last` the last of
+    `times`, in `steps` of the steps. For a size, `of` is the largest possible number of elements when `value`
+    was the answer; of all its answers, `low` and `high` are the smallest and the largest, out of `of_low` and
+    `of_high`. For values, the answer is how many were made up. `broken` counts answers reversed to end a
+    loop; `given` says that the user gave the value.
 
     >>> Assumption(kind="bool", stack=(), value=1.0, times=3).kind
     'bool'
@@ -48,11 +49,11 @@ class Assumption(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class FailedDry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How a script failed without values, where one that was `assumed` may be why.
+    """How a script failed without values, possibly because of one that was `assumed`.
 
-    `message` is what it failed with, `where` the line (``train.py:31``). The session is that of the script
-    run again with values, unless `kept` says why it is not, and what to do; `smaller` is the argument for a
-    smaller batch with which it ran, where it was too slow without.
+    `message` is the error, `where` its line (``train.py:31``). The session is that of a second run with
+    values, unless `kept` says why there was none, and what to do; `smaller` is the argument for a smaller
+    batch that this run used because it was too slow otherwise.
 
     >>> FailedDry(message="IndexError: out of range", where="train.py:31").kept
     ''
@@ -66,10 +67,10 @@ class FailedDry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Switch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where a run that had values began to go on without them: at `operator`, called at the user's `line`.
+    """Where a run stopped computing values: at `operator`, called at the user's `line`.
 
-    `seconds` is what it was reckoned to cost on one usual core: that operator `alone`, or all since the step
-    before.
+    `seconds` is the estimated cost on one usual core: of that operator `alone`, or of everything since the
+    previous step.
 
     >>> Switch(operator="aten::convolution", seconds=2.0, alone=True).line is None
     True
@@ -81,12 +82,12 @@ class Switch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     line: SourceLine | None = None
 
 
-def answer(assumption: Assumption) -> str:
-    """``True``, ``512 of 1,024 elements``.
+def describe_answer(assumption: Assumption) -> str:
+    """Return the assumed value in words: ``True``, ``512 of 1,024 elements``.
 
-    >>> answer(Assumption(kind="size", value=5, low=5, high=30, of=20, of_low=20, of_high=50))
+    >>> describe_answer(Assumption(kind="size", value=5, low=5, high=30, of=20, of_low=20, of_high=50))
     '5–30 of 20–50 elements'
-    >>> answer(Assumption(kind="int", value=2049, last=2048))
+    >>> describe_answer(Assumption(kind="int", value=2049, last=2048))
     '2,048–2,049'
     """
     if assumption.kind == "bool":
@@ -106,12 +107,12 @@ def _range(low: float, high: float) -> str:
     return least if least == most else f"{least}–{most}"
 
 
-def left_out(switch: Switch) -> str:
-    """Why a run has no values from there on, and where.
+def describe_switch(switch: Switch) -> str:
+    """Return from where on a run has no values, and why.
 
-    >>> left_out(Switch(operator="aten::convolution", seconds=2.04, alone=True))
+    >>> describe_switch(Switch(operator="aten::convolution", seconds=2.04, alone=True))
     'no values from the first step on: aten::convolution would take about 2 s to compute here'
     """
-    what = switch.operator if switch.alone else "a step"
+    work = switch.operator if switch.alone else "a step"
     where = switch.line.short if switch.line is not None else "the first step"
-    return f"no values from {where} on: {what} would take about {switch.seconds:.2g} s to compute here"
+    return f"no values from {where} on: {work} would take about {switch.seconds:.2g} s to compute here"

@@ -8,15 +8,15 @@ from gapless.model.estimate import Range, Throughput
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One run of the script, or what is reckoned instead of one.
+    """One run of the script, or an estimate instead of one.
 
-    `what` is what was changed (``batch_size=64``), `value` the argument's. It `fits` where every device's
-    requests are met: `needs` is then what is reserved at most, else the least with which the replay comes
-    through; `has` what a process may have, `allocated` the peak of what is in use; bytes, of the device that
-    has least left. `lasts` is after how many more steps memory that grows is full (-1: it does not grow, or
-    the run came to its own end). `step` is a step's length (nanoseconds), `seconds` what the run took here.
-    Where it is not `tried`, it is reckoned from what was recorded, and `note` says how. `failed` says why it
-    tells nothing. `command` repeats it.
+    `what` is the change (``batch_size=64``), `value` the argument's. It `fits` if every device's requests are
+    met: `needs` is then the peak of reserved memory, else the least with which the replay succeeds; `has` is
+    what a process may have, `allocated` the peak in use; bytes, on the device with least left. `lasts` is
+    after how many more steps growing memory is full (-1: it does not grow, or the run ended by itself).
+    `step` is a step's length (nanoseconds), `seconds` what the run took here. If it is not `tried`, it is
+    estimated from the recording, and `note` says how. `failed` says why there is no result. `command` repeats
+    it.
     """
 
     what: str
@@ -36,12 +36,12 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def helps(self) -> bool:
-        """Whether it fits, and goes on fitting."""
+        """Whether it fits, and keeps fitting."""
         return self.fits and self.lasts < 0
 
     @property
     def left(self) -> int:
-        """Bytes that are left beside it; negative where some are missing."""
+        """Bytes left over; negative if some are missing."""
         return self.has - self.needs
 
 
@@ -64,5 +64,5 @@ class Search(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def best(self) -> Attempt | None:
-        """The attempt with the value that was found."""
-        return next((one for one in self.attempts if one.value == self.found), None)
+        """The attempt with the largest value that fits."""
+        return next((attempt for attempt in self.attempts if attempt.value == self.found), None)

@@ -11,13 +11,13 @@ from gapless.model.memory_comparison import MemoryComparison
 from gapless.model.source import SourceLine
 
 State = Literal["gone", "less", "same", "more", "new"]
-"""What became of something: ``less`` and ``more`` by enough to be worth a line."""
+"""What happened to an item; ``less`` and ``more`` only for changes worth a line."""
 
 Unit = Literal["ns", "bytes", "share", "percent", "count", "waits"]
 
 
 class Measure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One number on both sides, in `unit`; -1 where a side does not tell."""
+    """A number on both sides, in `unit`; -1 if unknown on a side."""
 
     name: str
     before: float = 0.0
@@ -26,7 +26,7 @@ class Measure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def known(self) -> bool:
-        """Whether both sides tell."""
+        """Whether both sides have the number."""
         return self.before >= 0 and self.after >= 0
 
     @property
@@ -35,7 +35,7 @@ class Measure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def percent(self) -> float | None:
-        """The change in percent of `before`; None where there is nothing to divide by."""
+        """The change in percent of `before`; None if that is unknown or zero."""
         return 100.0 * self.change / self.before if self.known and self.before else None
 
 
@@ -131,10 +131,10 @@ class FindingChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
     @property
     def finding(self) -> Finding:
-        """It as it is now, or as it was."""
-        found = self.after or self.before
-        assert found is not None, "a change has at least one side"
-        return found
+        """The finding after, or the one before if it is gone."""
+        current = self.after or self.before
+        assert current is not None, "a change has at least one side"
+        return current
 
 
 class Comparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -171,7 +171,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """The unit of time in which several numbers stand side by side, and the decimals that suits them."""
+    """A unit of time for several numbers side by side, with the number of decimals."""
 
     name: str
     nanoseconds: float
@@ -182,7 +182,7 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 def scale(largest: float, least: int = 0) -> Scale:
-    """The scale for times up to `largest` nanoseconds, with `least` decimals or more.
+    """Return the scale for times up to `largest` nanoseconds, with at least `least` decimals.
 
     The largest gets three digits or more: ``178``, ``36.4``, ``8.02``.
     """
@@ -192,7 +192,8 @@ def scale(largest: float, least: int = 0) -> Scale:
 
 
 def percents(value: float) -> str:
-    """``28 %``, ``2.5 %``: of `value`'s size, whatever its sign. Nearly all is not said to be all."""
+    """Format the size of a percentage, without its sign: ``28 %``, ``2.5 %``. Nearly 100 is never rounded to
+    100."""
     size = abs(value)
     if 99.5 <= size < 100:
         return f"{min(size, 99.9):.1f} %"

@@ -115,10 +115,10 @@ class Compiled(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def broken(self) -> int:
-        """How many graph breaks there were."""
-        return sum(one.times for one in self.breaks)
+        """The number of graph breaks."""
+        return sum(graph_break.times for graph_break in self.breaks)
 
     @property
     def again(self) -> int:
-        """How many recompilations there were."""
-        return sum(one.times for one in self.recompiles)
+        """The number of recompilations."""
+        return sum(recompile.times for recompile in self.recompiles)

@@ -26,14 +26,15 @@ from typing import Literal
 import msgspec
 
 Memory = Literal["pageable", "pinned", "managed", "unknown"]
-"""Of the host's side. Managed memory moves by itself, and no document says what a copy of it waits for."""
+"""Memory on the host's side. Managed memory moves by itself, and no document says what a copy of it waits
+for."""
 
 IMMEDIATE = 64 << 10
-"""Bytes that a copy from pageable memory takes along in its call, on every GPU of NVIDIA's."""
+"""Bytes that the call itself copies from pageable memory, on every NVIDIA GPU."""
 STAGED = 128 << 10
-"""The same on `MEASURED`; what lies between this and 1.2 MB was in no profile and counts as a wait."""
+"""The same limit on `MEASURED` GPUs; sizes from here to 1.2 MB were in no profile and count as waits."""
 MEASURED = ((8, 0), (9, 0))
-"""Compute capabilities of the GPUs that were seen to make copies of up to `STAGED` bytes so."""
+"""Compute capabilities of GPUs seen to copy up to `STAGED` bytes in the call."""
 
 PAGEABLE, PINNED = 0.3, 0.78
 """Shares of a link's bandwidth that copies from and to pageable and pinned memory reach.
@@ -42,7 +43,7 @@ Pinned: what users publish of NVIDIA's bandwidthTest, 12 to 13 GB/s over 16 lane
 4.0; pageable: profiles of a V100, an RTX 2080 Ti, an A100 and an H100, which differ by a factor of two.
 """
 START = 2_000
-"""Nanoseconds that the smallest copy takes on the device."""
+"""Nanoseconds of the smallest copy on the device."""
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +60,9 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def waits(copy: Copy, capability: tuple[int, int] | None = None) -> bool | None:
-    """Whether the CPU waits for `copy` on a GPU of that compute capability; None where nobody knows.
+    """Whether the CPU waits for `copy` on a GPU of that compute capability; None if unknown.
 
-    What it waits for is the work of the copy's own stream, and the copy; never that of other streams.
+    It waits for the work of the copy's own stream and the copy, never for other streams.
 
     >>> waits(Copy(to_device=True, memory="pageable", nbytes=8 << 20, non_blocking=True))
     True
@@ -72,13 +73,13 @@ def waits(copy: Copy, capability: tuple[int, int] | None = None) -> bool | None:
         return False
     if not copy.non_blocking:
         return True
-    return held("pageable" if copy.strided else copy.memory, copy.to_device, copy.nbytes, capability)
+    return call_blocks("pageable" if copy.strided else copy.memory, copy.to_device, copy.nbytes, capability)
 
 
-def held(
+def call_blocks(
     memory: Memory, to_device: bool, nbytes: int, capability: tuple[int, int] | None = None
 ) -> bool | None:
-    """Whether the driver's call alone (``cudaMemcpyAsync``) holds the CPU; None where nobody knows."""
+    """Whether the driver's call (``cudaMemcpyAsync``) itself blocks the CPU; None if unknown."""
     if memory == "pinned":
         return False
     if memory != "pageable":
@@ -91,10 +92,10 @@ def held(
 def strided(
     shape: Sequence[int], host: Sequence[int], device: Sequence[int], *, same_dtype: bool = True
 ) -> bool:
-    """Whether a copy needs a temporary on the host, by the strides of its sides.
+    """Whether a copy needs a temporary host tensor, given the strides of both sides.
 
-    It does not where the host's side is contiguous (what is needed on the device is made there), nor where
-    both sides lie in the same order without holes and are of one type: such memory is copied as it lies.
+    It does not if the host's side is contiguous (a temporary is then made on the device), nor if both sides
+    have the same order without holes and the same type: such memory is copied directly.
 
     Args:
         shape: of both sides, broadcast.
@@ -115,7 +116,7 @@ def strided(
 
 
 def _in_order(dims: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether each step is as long as everything behind it."""
+    """Whether the strides are those of contiguous memory."""
     length = 1
     for size, step, _ in reversed(dims):
         if step != length:
@@ -125,7 +126,7 @@ def _in_order(dims: Sequence[tuple[int, int, int]]) -> bool:
 
 
 def duration(nbytes: int, memory: Memory, bandwidth: float) -> float:
-    """Nanoseconds of a copy over a link of so many GB/s one way.
+    """Return the nanoseconds of a copy over a link of `bandwidth` GB/s one way.
 
     >>> duration(12_480_000, "pinned", 16.0)
     1002000.0

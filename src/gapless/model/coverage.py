@@ -1,4 +1,4 @@
-"""`Coverage`: how much of what happened a profile holds."""
+"""`Coverage`: how complete a profile's recording is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 from gapless.model.wording import count, duration, percent
 
-WHOLE = 0.95
-"""From this share of the records on a profile is explained; below it no verdict is given."""
-HIDDEN = 0.05
-"""Up to this share of the steps missing work may have filled without a word."""
-CORRUPTED = 0.02
-"""Up to this part of the file may be unreadable."""
+MIN_COMPLETE_SHARE = 0.95
+"""Share of the records from which a profile counts as complete; below it no verdict is given."""
+MAX_HIDDEN_SHARE = 0.05
+"""Share of the steps that missing work may fill before no verdict is given."""
+MAX_CORRUPTED_SHARE = 0.02
+"""Share of the file that may be unreadable."""
 
 Kind = Literal["graph", "launch", "record", "call", "operator", "stretch", "scattered", "around"]
 """What is missing.
@@ -26,12 +26,12 @@ Kind = Literal["graph", "launch", "record", "call", "operator", "stretch", "scat
 - ``scattered``: the same here and there, at least so many;
 - ``around``: operators around launches, at the beginning or the end of the file.
 """
-_IDLENESS: tuple[Kind, ...] = ("graph", "launch", "record", "stretch", "scattered", "around")
-"""Kinds without which the GPU's idleness is not known."""
+_IDLENESS_KINDS: tuple[Kind, ...] = ("graph", "launch", "record", "stretch", "scattered", "around")
+"""Kinds that are needed to know when the GPU was idle."""
 
 
 class Missing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Of one kind `seen` are there of `of` that there should be."""
+    """Of one kind, `seen` records exist of `of` expected ones."""
 
     kind: Kind
     seen: int
@@ -39,11 +39,11 @@ class Missing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """The part that is there, 0 to 1."""
+        """The share that exists, 0 to 1."""
         return self.seen / self.of if self.of else 1.0
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """What is missing, as the end of a sentence."""
         gone = f"{self.of - self.seen:,} of {self.of:,}"
         return {
@@ -97,62 +97,70 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Of the kind of which least is there, the part that is, 0 to 1."""
-        return min((one.share for one in self.missing), default=1.0)
+        """The smallest share of any kind, 0 to 1."""
+        return min((item.share for item in self.missing), default=1.0)
 
     @property
     def complete(self) -> bool:
-        """Whether enough is there for a verdict."""
-        missing = self.share < WHOLE or self._hides or self._unexplained or self.unmarked
-        return not (self._anything_goes or missing)
+        """Whether the recording is complete enough for a verdict."""
+        missing = (
+            self.share < MIN_COMPLETE_SHARE
+            or self._hides_too_much
+            or self._unexplained_too_long
+            or self.unmarked
+        )
+        return not (self._is_unreliable or missing)
 
     @property
     def idle_known(self) -> bool:
         """Whether the GPU's idleness is known, even if its reasons are not."""
-        gone = any(one.share < WHOLE and one.kind in _IDLENESS for one in self.missing)
-        return not (self._anything_goes or gone or self._hides)
+        gone = any(item.share < MIN_COMPLETE_SHARE and item.kind in _IDLENESS_KINDS for item in self.missing)
+        return not (self._is_unreliable or gone or self._hides_too_much)
 
     @property
     def reason(self) -> str:
-        """Why no verdict can be given, without a full stop; "" where one can."""
-        found = [
+        """Why no verdict can be given, without a full stop; "" if one can."""
+        reasons = [
             (self.profiles > 1, f"the file contains {self.profiles} profiles, one after the other"),
             (
                 self.processes > 1,
                 f"the file contains the launches of {self.processes} processes but does not say which "
                 "work belongs to which",
             ),
-            *((one.share < WHOLE, one.told) for one in self.missing),
+            *((item.share < MIN_COMPLETE_SHARE, item.sentence) for item in self.missing),
             (self.cut, "the file is cut off"),
-            (self._unread, f"{percent(self.corrupted / (self.size or 1))} of the file cannot be read"),
+            (self._too_corrupted, f"{percent(self.corrupted / (self.size or 1))} of the file cannot be read"),
             (
                 self.unrecorded > 0,
                 f"nothing was recorded in the last {duration(self.unrecorded)} of the recording",
             ),
             (self.contradictory > 0, f"the times of {count(self.contradictory, 'event')} are impossible"),
             (
-                self.unmarked and self.share >= WHOLE,
+                self.unmarked and self.share >= MIN_COMPLETE_SHARE,
                 "CPU events are missing, including step marks",
             ),
             (
-                self._hides and self.share >= WHOLE,
+                self._hides_too_much and self.share >= MIN_COMPLETE_SHARE,
                 f"missing GPU work may fill {percent(self.hidden / (self.steps or 1))} of the time",
             ),
             (
-                self._unexplained and self.share >= WHOLE and not self._hides,
+                self._unexplained_too_long and self.share >= MIN_COMPLETE_SHARE and not self._hides_too_much,
                 f"missing CPU events may explain {percent(self.unexplained / (self.steps or 1))} of the time",
             ),
         ]
-        return ", and ".join([told for applies, told in found if applies][:2])
+        return ", and ".join([reason for applies, reason in reasons if applies][:2])
 
     @property
     def remedy(self) -> str:
-        """How to record so that nothing is missing, as an action."""
+        """How to record so that nothing is missing, as an imperative."""
         if self.profiles > 1 or self.processes > 1:
             return "write each process and each profile to its own file"
         if self.cut:
             return "record again, and keep the process alive until the trace is written"
-        if any(one.share < WHOLE and one.kind in ("graph", "launch", "record") for one in self.missing):
+        if any(
+            item.share < MIN_COMPLETE_SHARE and item.kind in ("graph", "launch", "record")
+            for item in self.missing
+        ):
             return (
                 "record fewer steps at once (`schedule=`), because full buffers drop work, and let the GPU "
                 "finish before the profiler stops"
@@ -160,19 +168,19 @@ class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return "record again, or copy the file again: it was changed after it was written"
 
     @property
-    def _hides(self) -> bool:
-        return self.hidden >= HIDDEN * self.steps > 0
+    def _hides_too_much(self) -> bool:
+        return self.hidden >= MAX_HIDDEN_SHARE * self.steps > 0
 
     @property
-    def _unexplained(self) -> bool:
-        return self.unexplained >= HIDDEN * self.steps > 0
+    def _unexplained_too_long(self) -> bool:
+        return self.unexplained >= MAX_HIDDEN_SHARE * self.steps > 0
 
     @property
-    def _unread(self) -> bool:
-        return self.corrupted > CORRUPTED * self.size > 0
+    def _too_corrupted(self) -> bool:
+        return self.corrupted > MAX_CORRUPTED_SHARE * self.size > 0
 
     @property
-    def _anything_goes(self) -> bool:
-        """Whether anything may be missing, or what is there may be wrong."""
+    def _is_unreliable(self) -> bool:
+        """Whether anything may be missing, or records may be wrong."""
         several = self.profiles > 1 or self.processes > 1
-        return self.cut or self.unrecorded > 0 or several or self.contradictory > 0 or self._unread
+        return self.cut or self.unrecorded > 0 or several or self.contradictory > 0 or self._too_corrupted

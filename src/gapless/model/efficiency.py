@@ -30,22 +30,22 @@ class Rate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def tflops(self) -> float:
-        """TFLOP/s."""
+        """The arithmetic rate in TFLOP/s."""
         return self.flops / self.time / 1e3 if self.time else 0.0
 
     @property
     def bandwidth(self) -> float:
-        """GB/s."""
+        """The memory bandwidth in GB/s."""
         return self.bytes / self.time if self.time else 0.0
 
     @property
     def intensity(self) -> float:
-        """FLOP for each byte."""
+        """FLOP per byte."""
         return self.flops / self.bytes if self.bytes else 0.0
 
     @property
     def share(self) -> float:
-        """The part of the roof that is reached; above 1 where the L2 cache helps; -1 where none is known."""
+        """The share of the roof that is reached; above 1 if the L2 cache helps; -1 if unknown."""
         return self.roof / self.time if self.time and self.roof >= 0 else -1.0
 
 

@@ -1,4 +1,4 @@
-"""`Estimate`: what a step would take on the GPU that was emulated, and why that may be off."""
+"""`Estimate`: what a step would take on the emulated GPU, and why that may be off."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ import msgspec
 from gapless.model.optimizer import OptimizerUse
 from gapless.model.profile import Prices
 from gapless.model.programme import HostSpeed
-from gapless.model.ranges import LITTLE, NOTHING, Range
+from gapless.model.ranges import MIN_SAVING_SHARE, SMALL_SAVING_SHARE, Range
 
 __all__ = [
-    "BATCHES_IN_TIME", "CLEAR", "LITTLE", "NOTHING", "SURE", "Compiling", "Count", "Estimate", "Range",
-    "Throughput", "with_waiting",
+    "BATCHES_IN_TIME",
+    "MIN_CLEAR_SHARE",
+    "MIN_SAVING_SHARE",
+    "MIN_SURE_SHARE",
+    "SMALL_SAVING_SHARE",
+    "Compiling",
+    "Count",
+    "Estimate",
+    "Range",
+    "Throughput",
+    "with_waiting",
 ]  # fmt: skip
 
 BATCHES_IN_TIME = "every batch is there in time"
-"""Assumed of a step for which nothing says that it waits for data."""
+"""Assumed of a step unless something shows that it waits for data."""
 
-CLEAR, SURE = 0.7, 0.95
-"""The shares of machines from which on it can be told what limits a step, and told as almost certain."""
+MIN_CLEAR_SHARE, MIN_SURE_SHARE = 0.7, 0.95
+"""Shares of drawn machines from which a step's limiter is reported, and reported as almost certain."""
 
 
 def with_waiting(step: Range, waiting: Range) -> Range:
-    """The length of a step that waits so long for its batches, longest where the step is shortest.
+    """Return the length of a step plus its wait for batches, which is longest when the step is shortest.
 
     >>> with_waiting(Range(4, 5, 8), Range(2, 5, 6))
     Range(least=10, likely=10, most=10)
@@ -33,7 +42,7 @@ def with_waiting(step: Range, waiting: Range) -> Range:
 
 
 class Count(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """So many in a step, on this rank; `told` says by what."""
+    """A number per step on this rank; `told` says what it is known from."""
 
     number: float = 0.0
     told: str = ""
@@ -61,7 +70,7 @@ class Throughput(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     phases: dict[str, int] = {}
 
     def utilisation(self, step: float) -> float:
-        """The share of the peak that the model's flops take of a step of so many nanoseconds."""
+        """Return the share of the peak that the model's flops reach in a step of that many nanoseconds."""
         return self.flops / (step * self.peak * 1e3) if step > 0 and self.peak else 0.0
 
 
@@ -85,11 +94,11 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     sentences. `throughput` is what such a step does, `communication` how long its collectives take, one after
     the other (-1: it has none, or they were not recorded). `limiter` is what takes most of a step (``host``:
     the CPU, launching; ``device``: the GPU; ``input``; ``communication``) in most of the drawn machines, and
-    so is `prices.limiter`; `sure` is the share of machines in which it does (below `CLEAR` it cannot be told
-    which it is), and `limiters` the share of each that does in any, the largest first.
-    `speed` is the host's, where it was measured or said.
-    `uncalibrated` is what a step would be without the profile, whose own steps take `profiled` (-1: there is
-    none, or it marks none). `reasons` say why the numbers are bounds; `refused` why there are none.
+    so is `prices.limiter`; `sure` is the share of machines in which it does (below `MIN_CLEAR_SHARE` it
+    cannot be told which it is), and `limiters` the share of each that does in any, the largest first. `speed`
+    is the host's, where it was measured or said. `uncalibrated` is what a step would be without the profile,
+    whose own steps take `profiled` (-1: there is none, or it marks none). `reasons` say why the numbers are
+    bounds; `refused` why there are none.
 
     A step has `launches` kernels, and would have `eager` if nothing of it were compiled (0: nothing is);
     `compiling` is what it would be if it were. `optimizers` are those that stepped.
@@ -131,10 +140,10 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def whole(self) -> Range:
-        """A step as the run will have it, from one to the next: with what it waits for its batches."""
+        """The step including its wait for batches, as the run will have it."""
         return with_waiting(self.step, self.waiting)
 
     @property
     def clear(self) -> bool:
-        """Whether the limiter is one in clearly more than half of the drawn machines."""
-        return self.sure >= CLEAR
+        """Whether the limiter is the same in clearly more than half of the drawn machines."""
+        return self.sure >= MIN_CLEAR_SHARE

@@ -59,13 +59,12 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def library_frames(self) -> Stack:
-        """Library frames below the user's line, innermost first; in backward those of a library's hook come
-        before those of the forward call."""
+        """Library frames below the user's line, innermost first; in backward those of hooks come first."""
         return library_frames(self._telling_stack)
 
     @property
     def deciding_frame(self) -> SourceLine | None:
-        """The library's line that chose to wait; None where the user's own line did."""
+        """The library line that chose to wait; None if the user's own line did."""
         return deciding_frame(self._telling_stack)
 
     @property

@@ -1,4 +1,4 @@
-"""`Fallback`: what a library runs in place of a package that it found missing."""
+"""`Fallback`: what a library runs instead of a package that is not installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fallback(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     lines: tuple[tuple[int, int], ...] = ()
 
     def runs(self, frame: SourceLine) -> bool:
-        """Whether `frame` is in it."""
+        """Whether `frame` is part of it."""
         if frame.file == self.file and any(first <= frame.line <= last for first, last in self.lines):
             return True
         return frame.library == self.library and frame.function.rpartition(".")[2] in self.functions

@@ -1,4 +1,4 @@
-"""`Finding`: a rule met at a place."""
+"""`Finding`: a rule that applies at a place."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ part of the loop that recurs between steps, which `Frequency.phase` names; ``aft
 """
 
 
-RACES = "GAP8"
-"""How the codes of races begin."""
+RACE_PREFIX = "GAP8"
+"""The beginning of the codes of races."""
 
-GRAPHS = "GAP52"
-"""How the codes of mistakes with CUDA graphs begin."""
+GRAPH_FAULT_PREFIX = "GAP52"
+"""The beginning of the codes of mistakes with CUDA graphs."""
 
-RARE = 10
-"""A value that is read every so many steps is read as it should be."""
+MIN_RARE_INTERVAL = 10
+"""Steps between two reads of a value from which on the reads count as rare enough."""
 
 
 class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -53,12 +53,12 @@ class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def rare(self) -> bool:
-        """Whether syncs are as seldom as a log should be: every ten steps or less often."""
-        return self.when == "some-steps" and self.every >= RARE and self.waits > 0
+        """Whether syncs are as rare as logging should be: every ten steps or less often."""
+        return self.when == "some-steps" and self.every >= MIN_RARE_INTERVAL and self.waits > 0
 
     @property
     def in_steps(self) -> bool:
-        """Whether it is of training steps, and not of set-up, a phase between them or the end."""
+        """Whether it belongs to training steps, not to set-up, a phase between them or the end."""
         return self.when in ("every-step", "some-steps", "no-steps")
 
 
@@ -95,7 +95,7 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Spot(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One of several lines that a finding is about, or its backward, with its own share of the syncs."""
+    """One of the lines (or its backward) that a finding covers, with its own share of the syncs."""
 
     line: SourceLine
     backward: bool = False
@@ -136,21 +136,21 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def is_race(self) -> bool:
-        """Whether numbers may be wrong for it: it comes before whatever costs time."""
-        return self.code.startswith(RACES)
+        """Whether it may make results wrong; races come before everything that costs time."""
+        return self.code.startswith(RACE_PREFIX)
 
     @property
     def is_graph(self) -> bool:
-        """Whether it is a mistake with a CUDA graph of the script's own."""
-        return self.code.startswith(GRAPHS)
+        """Whether it is a mistake with one of the script's CUDA graphs."""
+        return self.code.startswith(GRAPH_FAULT_PREFIX)
 
     @property
     def is_fault(self) -> bool:
-        """Whether the script fails or computes something else for it on a GPU."""
+        """Whether it makes the script fail or compute something else on a GPU."""
         return self.is_race or self.is_graph
 
     @property
     def lines(self) -> tuple[SourceLine, ...]:
-        """The lines that it is about, each once, its own first."""
+        """The lines that it covers, each once, its own first."""
         own = (self.line,) if self.line is not None else ()
-        return tuple({(at.file, at.line): at for at in (*own, *(one.line for one in self.spots))}.values())
+        return tuple({(at.file, at.line): at for at in (*own, *(spot.line for spot in self.spots))}.values())

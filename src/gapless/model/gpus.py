@@ -38,12 +38,12 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def link(self) -> float:
-        """GB/s one way from one GPU to the others of its machine, by the data sheet; 0 where PCIe is all."""
+        """GB/s one way between the GPUs of a machine, by the data sheet; 0 if there is only PCIe."""
         return next((speed for name, speed in _LINKS.items() if self.name.startswith(name)), 0.0)
 
     @property
     def workspace(self) -> int:
-        """Bytes that torch gives cuBLAS (hipBLAS) for each handle and stream, unless it is told otherwise.
+        """Bytes that torch gives cuBLAS (hipBLAS) for each handle and stream by default.
 
         Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``.
         """
@@ -76,7 +76,7 @@ class Gpu(Card, frozen=True, kw_only=True):
 
     @property
     def shared_memory_per_block_optin(self) -> int:
-        """Bytes of shared memory that one block may ask for."""
+        """Bytes of shared memory that one block may request."""
         return _SM_LIMITS[self.capability][2] * 1024
 
 
@@ -177,25 +177,26 @@ AMD Instinct MI355X | mi355x mi355  | 294896 | 256 | 8000 | 157.3     0 2516.6 2
 """
 
 
-def _gpu(line: str) -> Gpu:
-    name, aliases, capability, mib, processors, bandwidth, peaks, rest = _parts(line)
+def _parse_gpu(line: str) -> Gpu:
+    name, aliases, capability, mib, processors, bandwidth, peaks, rest = _split_columns(line)
     l2_mib, pcie, clock, bus = map(int, rest.split())
-    return _made(name, aliases, capability, mib, processors, bandwidth, peaks, clock, bus, l2_mib, pcie)
+    return _make_gpu(name, aliases, capability, mib, processors, bandwidth, peaks, clock, bus, l2_mib, pcie)
 
 
-def _geforce(line: str) -> Gpu:
-    """Peaks by the rates that the white papers give: 256 flops in fp32 for each multiprocessor and cycle,
-    as many in tf32 and twice as many in fp16 and bf16 accumulating in fp32; in fp8, from Ada on, four times.
+def _parse_geforce(line: str) -> Gpu:
+    """Parse a GeForce row, with peaks by the white papers: 256 fp32 flops per multiprocessor and cycle, as
+    many in tf32, twice as many in fp16 and bf16 accumulating in fp32, and from Ada on four times as many in
+    fp8.
     """
-    name, aliases, capability, mib, processors, bandwidth, rest = _parts(line)
+    name, aliases, capability, mib, processors, bandwidth, rest = _split_columns(line)
     clock, bus, l2_mib, pcie = map(int, rest.split())
-    one = int(processors) * 256 * clock / 1e6
+    fp32_tflops = int(processors) * 256 * clock / 1e6
     rates = (1, 1, 2, 2, 4 if float(capability) > 8.6 else 0)
-    peaks = " ".join(f"{rate * one:.1f}" for rate in rates)
-    return _made(name, aliases, capability, mib, processors, bandwidth, peaks, clock, bus, l2_mib, pcie)
+    peaks = " ".join(f"{rate * fp32_tflops:.1f}" for rate in rates)
+    return _make_gpu(name, aliases, capability, mib, processors, bandwidth, peaks, clock, bus, l2_mib, pcie)
 
 
-def _made(
+def _make_gpu(
     name: str, aliases: str, capability: str, mib: str, processors: str, bandwidth: str, peaks: str,
     clock: int, bus: int, l2_mib: int, pcie: int,
 ) -> Gpu:  # fmt: skip
@@ -213,7 +214,7 @@ def _made(
 def _sheet(
     name: str, aliases: str, mib: str, processors: str, bandwidth: str, peaks: str, pcie: float
 ) -> dict[str, Any]:
-    """What every card has, as its fields."""
+    """Return the fields that every card has."""
     return {
         "name": name,
         "aliases": tuple(aliases.split()),
@@ -226,7 +227,7 @@ def _sheet(
 
 
 def _source(name: str, capability: tuple[int, int]) -> str:
-    """The document that a GPU's figures are from."""
+    """Return the document that a GPU's figures are from."""
     if "GeForce" in name:
         papers = {8: "Ampere GA102" if capability == (8, 6) else "Ada", 12: "RTX Blackwell"}
         return f"NVIDIA, {papers[capability[0]]} GPU Architecture (white paper)"
@@ -234,13 +235,13 @@ def _source(name: str, capability: tuple[int, int]) -> str:
     return f"NVIDIA, {model} data sheet"
 
 
-def _amd(line: str) -> Card:
-    name, aliases, mib, units, bandwidth, peaks, pcie = _parts(line)
+def _parse_amd(line: str) -> Card:
+    name, aliases, mib, units, bandwidth, peaks, pcie = _split_columns(line)
     source = f"AMD, {name.removeprefix('AMD ')} data sheet"
     return Card(**_sheet(name, aliases, mib, units, bandwidth, peaks, float(pcie)), source=source)
 
 
-def _parts(line: str) -> list[str]:
+def _split_columns(line: str) -> list[str]:
     return [part.strip() for part in line.split("|")]
 
 
@@ -255,57 +256,57 @@ _LANES = (
     (r"\b(?:[PV]100|G[PV]100|[PT]4|P40|M[46]0|K80|RTX 20\d\d|Quadro|TITAN|GTX)", 16.0),
 )
 
-GPUS: tuple[Gpu, ...] = (*map(_gpu, _lines(_TABLE)), *map(_geforce, _lines(_GEFORCE)))
-"""Those that can be emulated."""
-CARDS: tuple[Card, ...] = (*GPUS, *map(_amd, _lines(_AMD)))
-"""All of them."""
+GPUS: tuple[Gpu, ...] = (*map(_parse_gpu, _lines(_TABLE)), *map(_parse_geforce, _lines(_GEFORCE)))
+"""The GPUs that can be emulated."""
+CARDS: tuple[Card, ...] = (*GPUS, *map(_parse_amd, _lines(_AMD)))
+"""All known GPUs."""
 
 
 def find(name: str) -> Gpu:
-    """The GPU of that name, to be emulated: ``a100``, ``A100-80GB``, ``h100``, ``NVIDIA GeForce RTX 4090``.
+    """Return the GPU to emulate by name: ``a100``, ``A100-80GB``, ``h100``, ``NVIDIA GeForce RTX 4090``.
 
     Raises:
-        UsageError: there is none, or it is no CUDA device; the message lists those there are.
+        UsageError: it is unknown, or no CUDA device; the message lists the known ones.
     """
-    found = _found(name, GPUS, CARDS)
-    if not isinstance(found, Gpu):
-        known = ", ".join(gpu.aliases[0] for gpu in GPUS)
+    card = _look_up(name, GPUS, CARDS)
+    if not isinstance(card, Gpu):
+        emulated = ", ".join(gpu.aliases[0] for gpu in GPUS)
         raise UsageError(
-            f"the {found.name} is not a CUDA device and cannot be emulated. Name a CUDA device first, and "
-            f"the {found.name} will be compared with it (--gpu a100,{found.aliases[0]}). These can be "
-            f"emulated: {known}"
+            f"the {card.name} is not a CUDA device and cannot be emulated. Name a CUDA device first, and "
+            f"the {card.name} will be compared with it (--gpu a100,{card.aliases[0]}). These can be "
+            f"emulated: {emulated}"
         )
-    return found
+    return card
 
 
 def find_card(name: str) -> Card:
-    """The GPU of that name, for its memory: what :func:`find` knows, ``mi300x``, ``rtx4070`` and others.
+    """Return a GPU by name, also those known for their memory only: ``mi300x``, ``rtx4070`` and others.
 
     Raises:
-        UsageError: there is none; the message lists those that are known.
+        UsageError: it is unknown; the message lists the known ones.
     """
-    return _found(name, CARDS, CARDS)
+    return _look_up(name, CARDS, CARDS)
 
 
-def link(name: str) -> float:
-    """GB/s of PCIe one way of the GPU of that name, at its full width; 0.0 where its generation is not known.
+def pcie_bandwidth(name: str) -> float:
+    """Return a GPU's PCIe bandwidth in GB/s one way at full width; 0.0 if its generation is unknown.
 
-    Names that are in no table (engineering samples, other forms, laptops) are told by their architecture.
+    Names that are in no table (engineering samples, other forms, laptops) are classified by architecture.
 
-    >>> link("NVIDIA A100-PG509-200")
+    >>> pcie_bandwidth("NVIDIA A100-PG509-200")
     32.0
-    >>> link("Some Accelerator")
+    >>> pcie_bandwidth("Some Accelerator")
     0.0
     """
-    card = next((one for one in CARDS if one.name == name), None)
+    card = next((candidate for candidate in CARDS if candidate.name == name), None)
     if card is not None:
         return card.pcie
     return next((rate for pattern, rate in _LANES if re.search(pattern, name, re.IGNORECASE)), 0.0)
 
 
-def _found(name: str, listed: Sequence[Card], cards: Sequence[Card]) -> Card:
+def _look_up(name: str, listed: Sequence[Card], cards: Sequence[Card]) -> Card:
     wanted = _key(name)
-    by_key = {_key(known): card for card in cards for known in (card.name, *card.aliases)}
+    by_key = {_key(alias): card for card in cards for alias in (card.name, *card.aliases)}
     if wanted in by_key:
         return by_key[wanted]
     import difflib
@@ -317,7 +318,8 @@ def _found(name: str, listed: Sequence[Card], cards: Sequence[Card]) -> Card:
 
 
 def _key(name: str) -> str:
-    """What tells one name from another: no vendor, no family, no form factor, no punctuation, no case."""
+    """Return the part of a name that identifies a GPU: no vendor, family, form factor, punctuation or
+    case."""
     words = (word.removesuffix("gb") for word in re.split(r"[\s_\-]+", name.strip().lower()))
     return "".join(re.sub(r"^(nvidia|tesla|geforce|amd|instinct|sxm\d*|rtx)", "", word) for word in words)
 

@@ -1,4 +1,4 @@
-"""`GraphFault`: what a CUDA graph of the script's own does wrong on a GPU, with an error or without one."""
+"""`GraphFault`: what one of the script's CUDA graphs does wrong on a GPU, with or without an error."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GraphFault(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def line(self) -> SourceLine | None:
-        """The user's line where it shows, if there is one."""
+        """The user's line where it shows, if any."""
         return user_line(self.stack)
 
     @property

@@ -77,5 +77,5 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def boxes(self) -> int:
-        """How many boxes there are in all."""
+        """The total number of boxes."""
         return sum(len(row.start) for window in self.windows for row in window.boxes)

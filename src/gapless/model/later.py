@@ -1,4 +1,4 @@
-"""`Later`: what a long run did after the steps that are kept one by one, in sums."""
+"""`Later`: sums over what a long run did after the steps that are kept individually."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gapless.model.event import Event
 
 
 class MarkCount(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How often a mark of this `kind` and `name` came."""
+    """How often a mark of this `kind` and `name` occurred."""
 
     kind: str
     name: str = ""

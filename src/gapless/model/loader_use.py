@@ -1,4 +1,4 @@
-"""`LoaderUse`: a DataLoader that a script's loop went through, and what was found out about it afterwards."""
+"""`LoaderUse`: a DataLoader that a script's loop iterated, and what was measured of it afterwards."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def restarted(self) -> bool:
-        """Whether the loop begins anew for (nearly) each batch, with many more to come."""
-        # A pass that ended by itself had no more to give.
+        """Whether the loop starts a new pass for (nearly) each batch although many more would come."""
+        # A pass that reached its end had no more batches.
         left = self.passes - self.ended
         often = left >= 5 and self.batches <= 1.5 * self.passes and self.per_step > 0
         return often and (self.length < 0 or self.length >= 5)
 
     @property
     def line(self) -> SourceLine | None:
-        """Where to change the loader."""
+        """The line to change: where the loader was made, or iterated."""
         return self.made or self.asked

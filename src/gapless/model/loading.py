@@ -11,7 +11,9 @@ from gapless.model.source import SourceLine
 
 _CLEARLY, _LOOKS = 0.8, 5
 _COMPUTES = 0.1
-"""Part of the looks that must agree on what is waited for, and how many there must be."""
+"""Share of the looks that must agree on what is waited for, and their minimum number; and the share of an
+item's time below which computing says nothing about delays.
+"""
 _WAITING = {
     "io": "waiting for I/O",
     "sleep": "sleeping",
@@ -45,13 +47,13 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def cores(self) -> float:
-        """Cores' worth of work that as many processes as there are cores get done."""
+        """Cores' worth of work that as many processes as cores get done."""
         return self.share(self.allowed)
 
     def share(self, processes: int) -> float:
-        """Cores' worth of work that so many processes get done together, in the long run.
+        """Return the cores' worth of work that `processes` get done together in the long run.
 
-        One core's worth is what it does for a process that is alone beside the others.
+        One core's worth is what a single process gets done beside the others.
         """
         if not processes:
             return 0.0
@@ -60,7 +62,7 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return min(got * speed, self.quota if self.quota >= 0 else got)
 
     def speed(self, processes: int) -> float:
-        """Of each core when so many processes compute beside the others, as a part of that of one alone."""
+        """Return the speed of each core with `processes` busy ones, relative to a single one."""
         half = self.allowed / 2
         busy = min(processes + self.others, self.allowed)
         return 1.0 if busy <= half else 1.0 - (1.0 - self.together) * (busy - half) / half
@@ -104,14 +106,14 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def wall(self) -> float:
-        """Time that passed per batch, the waiting for a core included."""
+        """Wall time per batch, including waiting for a core."""
         return self.item * self.batch_size + self.collate
 
     @property
     def had(self) -> float:
-        """The part of the time in which items could be made that they had a core.
+        """The share of the time in which items could be made that they had a core.
 
-        1 where they compute for less than a tenth of what they take: being woken up late says nothing then.
+        1 if they compute for less than a tenth of their time, where late wake-ups say nothing.
         """
         if self.item_cpu < _COMPUTES * self.item:
             return 1.0
@@ -120,7 +122,7 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def waiting(self) -> str:
-        """``waiting for I/O``, as far as it was seen what for; ``waiting`` where it was not."""
+        """What the items wait for, such as ``waiting for I/O``; just ``waiting`` if unclear."""
         looks = sum(self.waits.values())
         named = [kind for kind, number in self.waits.items() if number >= _CLEARLY * looks]
         return _WAITING[named[0]] if named and looks >= _LOOKS else _WAITING[""]
@@ -132,7 +134,7 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def wait(self) -> float:
-        """Waiting per batch."""
+        """Waiting time per batch."""
         return sum(wait for _, wait in self.batches) / len(self.batches) if self.batches else 0.0
 
 
@@ -166,8 +168,8 @@ class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     copy: float = -1.0
     assumed: bool = False
 
-    def grown(self, batches: int) -> int:
-        """Bytes by which a worker grows that makes so many batches: it copies no page twice."""
+    def growth_after(self, batches: int) -> int:
+        """Return the bytes by which a worker grows over `batches`; it copies no page twice."""
         copied = self.copied * batches
         if self.shared >= 0:
             copied = min(copied, self.shared)
@@ -175,7 +177,7 @@ class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class HotLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A line of the user's and its share of the time in which batches are made."""
+    """A line of the user's code, with its share of the time in which batches are made."""
 
     line: SourceLine
     share: float = 0.0
@@ -191,7 +193,7 @@ class Setting(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def arguments(self) -> dict[str, int | bool | None]:
-        """As keyword arguments of ``DataLoader``."""
+        """The setting as keyword arguments of ``DataLoader``."""
         return {
             "num_workers": self.workers,
             "prefetch_factor": self.prefetch if self.workers else None,
@@ -219,7 +221,7 @@ class Prediction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """No setting makes a step shorter than `least` nanoseconds, for `stage` alone takes that long."""
+    """No setting makes a step shorter than `least` nanoseconds, because `stage` alone takes that long."""
 
     stage: str
     least: float
@@ -262,7 +264,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """The part of a step that is waiting for the next batch."""
+        """The share of a step that is spent waiting for the next batch."""
         return self.wait / self.step if self.step else 0.0
 
 
@@ -332,17 +334,17 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def step_now(self) -> float:
-        """A step under the loader's own setting: as it was run, or else as predicted; 0 where neither is."""
-        return _run(self.seen) or (self.now.step if self.now is not None else 0.0)
+        """A step under the loader's own setting: as run, otherwise as predicted; 0 if neither is known."""
+        return _measured_step(self.seen) or (self.now.step if self.now is not None else 0.0)
 
     @property
     def step_advised(self) -> float:
-        """A step under the setting advised: as it was run, or else as predicted; 0 where neither is."""
-        return _run(self.seen_advised) or (self.advised.step if self.advised is not None else 0.0)
+        """A step under the advised setting: as run, otherwise as predicted; 0 if neither is known."""
+        return _measured_step(self.seen_advised) or (self.advised.step if self.advised is not None else 0.0)
 
 
-def _run(seen: Seen | None) -> float:
-    return seen.step if seen is not None else 0.0
+def _measured_step(run: Seen | None) -> float:
+    return run.step if run is not None else 0.0
 
 
 class _Document(msgspec.Struct, kw_only=True):
@@ -359,5 +361,5 @@ SAVED: SavedFormat[Diagnosis, Diagnosis] = SavedFormat(
     pack=lambda diagnosis: {"diagnosis": diagnosis},
     unpack=lambda document: document.diagnosis,
 )
-"""A diagnosis, as it is saved."""
+"""The file format of a diagnosis."""
 encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

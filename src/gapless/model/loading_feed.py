@@ -1,4 +1,4 @@
-"""What a loop goes through besides a DataLoader, and what its batches hold: parts of a `Diagnosis`."""
+"""Parts of a `Diagnosis`: what a loop iterates besides a DataLoader, and what its batches contain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Around(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def foreign(self) -> bool:
-        """Whether there is no DataLoader inside that could be varied."""
+        """Whether there is no DataLoader inside whose settings could be varied."""
         return self.batches <= 0
 
 
@@ -49,17 +49,17 @@ class Padding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def mean(self) -> float:
-        """Of the items' lengths."""
+        """The mean of the items' lengths."""
         return sum(self.lengths) / len(self.lengths) if self.lengths else 0.0
 
     @property
     def left(self) -> float:
-        """The part of the batch's places that remains with items of like length."""
+        """The share of the batch's elements that remains when items of like length are batched together."""
         return (1.0 - self.share) / (1.0 - self.sorted) if 0 <= self.sorted < 1 else 1.0
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A tensor of a batch: its `bytes`, and how few would hold the same values (`least`, as `to`)."""
+    """A tensor of a batch: its `bytes`, and the fewest that hold the same values (`least`, as type `to`)."""
 
     name: str = ""
     kind: str = ""

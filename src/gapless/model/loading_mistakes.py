@@ -1,4 +1,4 @@
-"""`Mistake`: a way in which a loader yields something else than its user thinks."""
+"""`Mistake`: a way in which a loader yields something other than its user expects."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _NAMES = {
 }
 
 
-def mistake(code: str, line: SourceLine | None, seen: str, remedy: str, **counts: int) -> Mistake:
-    """A mistake of this `code`, by the name that its rule has.
+def mistake(code: str, line: SourceLine | None, observed: str, remedy: str, **counts: int) -> Mistake:
+    """Make a mistake with this `code` and the name of its rule.
 
     >>> mistake("GAP313", None, "2 of 10 items never come", "`drop_last=False`", lost=2).name
     'items-lost'
     """
-    return Mistake(code=code, name=_NAMES[code], line=line, seen=seen, remedy=remedy, counts=counts)
+    return Mistake(code=code, name=_NAMES[code], line=line, seen=observed, remedy=remedy, counts=counts)
 
 
 class Verification(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -64,7 +64,7 @@ class Verification(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The codes of the rules that are met, each once, in order."""
+        """The codes of the rules that apply, each once, sorted."""
         return tuple(sorted({mistake.code for mistake in self.mistakes}))
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ ALLOC, FREE, DEFER, DONE, EMPTY, STEP, FAILED, RETIRE = range(8)
 """
 
 MODULE = "gapless.module="
-"""How metadata of a request begins that names the module which makes it."""
+"""Prefix of a request's metadata that names the module which makes it."""
 
 Kind = Literal[
     "parameter",
@@ -52,8 +52,8 @@ stand where the recording ends too early to tell.
 """
 
 
-CONTEXT = 512 << 20
-"""Bytes that CUDA's context and libraries keep of a device for themselves, about."""
+CONTEXT_BYTES = 512 << 20
+"""Approximate bytes of a device that CUDA's context and libraries use themselves."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -123,12 +123,12 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def per_step(self) -> int:
-        """Bytes more in each step, or every `every` steps."""
+        """Bytes added in each step, or every `every` steps."""
         return self.bytes // max(self.steps, 1)
 
     @property
     def in_the_end(self) -> int:
-        """Bytes that it still takes until it is full; -1 where nothing bounds it."""
+        """Bytes that it still takes until it is full; -1 if nothing bounds it."""
         return max(self.most - self.entries, 0) * self.each if self.most >= 0 else -1
 
 
@@ -244,18 +244,18 @@ class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return len(self.action)
 
     def stack(self, place: int) -> Stack:
-        """The calls that lead to `places[place]`, innermost first; empty where they are unknown."""
+        """Return the calls that lead to `places[place]`, innermost first; empty if unknown."""
         if not 0 <= place < len(self.places):
             return ()
         return tuple(self.lines[line] for line in self.places[place].lines)
 
     def line(self, place: int) -> SourceLine | None:
-        """The innermost line of the user's own code there, or the innermost of all."""
+        """Return the innermost line of the user's code at `place`, otherwise the innermost line."""
         return user_line(self.stack(place))
 
 
 def check(run: MemoryRun) -> str:
-    """What is wrong with `run`; "" where it can be replayed."""
+    """Return what is wrong with `run`; "" if it can be replayed."""
     rows = len(run.action)
     for name in ("ident", "size", "stream", "place"):
         if len(getattr(run, name)) != rows:
@@ -274,16 +274,16 @@ def check(run: MemoryRun) -> str:
         return "a place that does not exist"
     if any(not 0 <= pool < len(run.pools) for pool in run.pool):
         return "a pool that does not exist"
-    return _start(run) or _lives(run)
+    return _check_start(run) or _check_lifetimes(run)
 
 
-def _start(run: MemoryRun) -> str:
-    """Whether what was there when recording began can lie so."""
+def _check_start(run: MemoryRun) -> str:
+    """Return what is wrong with the memory that existed when recording began."""
     idents = [block.ident for segment in run.start for block in segment.blocks if block.ident >= 0]
     if len(set(idents)) != len(idents):
         return "an allocation in two places at once"
     end = 0
-    for segment in sorted(run.start, key=lambda one: one.address):
+    for segment in sorted(run.start, key=lambda start: start.address):
         sizes = [block.size for block in segment.blocks]
         if not sizes or min(sizes) <= 0 or sum(sizes) != segment.size:
             return f"a segment of {segment.size} bytes whose size differs from its blocks' total"
@@ -293,21 +293,21 @@ def _start(run: MemoryRun) -> str:
     return ""
 
 
-def _lives(run: MemoryRun) -> str:
-    """Whether each allocation is made once, and given back once after that."""
+def _check_lifetimes(run: MemoryRun) -> str:
+    """Return an allocation that is not made once and then freed at most once."""
     alive = {block.ident for segment in run.start for block in segment.blocks if block.ident >= 0}
-    seen = set(alive)
+    known_idents = set(alive)
     for action, ident, size in zip(run.action, run.ident, run.size, strict=True):
         if action == ALLOC:
-            if ident in seen or ident < 0 or size <= 0:
+            if ident in known_idents or ident < 0 or size <= 0:
                 return f"allocation {ident} of {size} bytes"
-            seen.add(ident)
+            known_idents.add(ident)
             alive.add(ident)
         elif action in (FREE, DEFER):
             if ident not in alive:
                 return f"{ident} is freed but is not allocated"
             alive.discard(ident)
-        elif action == DONE and ident not in seen:
+        elif action == DONE and ident not in known_idents:
             return f"{ident} is finished but was never allocated"
     return ""
 
@@ -318,7 +318,7 @@ class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     runs: tuple[MemoryRun, ...] = ()
 
 
-def _sound(document: _Document) -> tuple[MemoryRun, ...]:
+def _checked_runs(document: _Document) -> tuple[MemoryRun, ...]:
     if not document.runs:
         raise ValueError("there is no run in it")
     for run in document.runs:
@@ -329,7 +329,12 @@ def _sound(document: _Document) -> tuple[MemoryRun, ...]:
 
 
 SAVED: SavedFormat[Sequence[MemoryRun], tuple[MemoryRun, ...]] = SavedFormat(
-    "memory run", "gapless-memory", 1, _Document, pack=lambda runs: {"runs": tuple(runs)}, unpack=_sound
+    "memory run",
+    "gapless-memory",
+    1,
+    _Document,
+    pack=lambda runs: {"runs": tuple(runs)},
+    unpack=_checked_runs,
 )
-"""Runs of one process, a device each, as they are saved."""
+"""The file format of the runs of one process, one per device."""
 encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

@@ -1,4 +1,4 @@
-"""What a run that ended out of memory is told: what was asked, what there was, what is needed, what helps."""
+"""What a run that ended out of memory needs: the request, the memory there was, and what helps."""
 
 from __future__ import annotations
 

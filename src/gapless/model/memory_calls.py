@@ -1,4 +1,4 @@
-"""What calls to the driver take, and how many there were."""
+"""The time and number of calls to the driver."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Literal
 
 import msgspec
 
-CLASSES = (128 << 20, 256 << 20, 512 << 20)
-"""Sizes in bytes up to which calls take about as long; what is larger is a class of its own."""
+SIZE_CLASSES = (128 << 20, 256 << 20, 512 << 20)
+"""Sizes in bytes up to which calls take about as long; larger ones are a class of their own."""
 MALLOC_BY_SIZE = (113_000, 495_000, 4_071_000, 4_071_000)
 """Nanoseconds of a ``cudaMalloc`` in each class: medians of public recordings. Above 512 MiB there were too
 few; they are taken to cost no less than those before."""
 
 
-def class_of(size: int) -> int:
-    """The position of the class of calls that `size` bytes belong to."""
-    return sum(size > top for top in CLASSES)
+def size_class(size: int) -> int:
+    """Return the index of the class of calls for `size` bytes."""
+    return sum(size > top for top in SIZE_CLASSES)
 
 
 class CallTimes(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -35,7 +35,7 @@ class CallTimes(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     source: Literal["measured", "typical"] = "typical"
 
     def mallocs(self, counts: tuple[int, ...]) -> int:
-        """What so many calls of each class take together."""
+        """Return the time of that many calls of each class together."""
         return sum(count * time for count, time in zip(counts, (self.malloc, *self.larger), strict=True))
 
 

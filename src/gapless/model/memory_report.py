@@ -1,4 +1,4 @@
-"""`MemoryReport`: what replaying a run's memory says."""
+"""`MemoryReport`: the results of replaying a run's memory requests."""
 
 from __future__ import annotations
 
@@ -391,32 +391,32 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     @property
     def ends_it(self) -> bool:
-        """Whether the program ends for lack of memory: it does not where it handles that."""
+        """Whether the program ends for lack of memory, not handling the error."""
         return self.lack is not None and not self.handled and self.handler is None
 
     @property
     def room(self) -> int:
-        """Bytes that the process can have; -1 where that is unknown."""
+        """Bytes that the process can have; -1 if unknown."""
         return self.limit if self.limit >= 0 else self.total_memory
 
     def time_of(self, outcome: Outcome) -> int:
-        """Nanoseconds that calls to the driver take in `outcome`, with the waits of retries where known."""
+        """Return the nanoseconds that driver calls take in `outcome`, with the waits of retries if known."""
         return outcome.price + outcome.retries * max(self.times.drain, 0)
 
     @property
     def grows_every(self) -> int:
-        """Every how many steps memory grows: 1 where something stays of every step."""
-        every = [one.every for one in self.growth]
+        """The interval in steps at which memory grows: 1 if something stays of every step."""
+        every = [growth.every for growth in self.growth]
         return 1 if 1 in every else every[0] if every else 0
 
     @property
     def grows_by(self) -> int:
-        """Bytes that each of those steps leaves behind, with the part of what comes more seldom."""
-        return sum(one.bytes * self.grows_every // one.every for one in self.growth)
+        """Bytes that each such step leaves behind, including its share of rarer growth."""
+        return sum(growth.bytes * self.grows_every // growth.every for growth in self.growth)
 
     @property
     def lasts(self) -> int:
-        """Steps until what each leaves behind fills the GPU; -1 where that is unknown, or it is full."""
+        """Steps until growing memory fills the GPU; -1 if unknown, or if it is full already."""
         if self.room < 0 or self.lack is not None or not self.grows_by:
             return -1
         return max((self.room - self.baseline.peak_allocated) * self.grows_every // self.grows_by, 0)

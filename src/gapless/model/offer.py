@@ -1,4 +1,4 @@
-"""`Offer`: a GPU that was asked about: whether the run fits it, how long a step takes, what that costs."""
+"""`Offer`: a GPU named by the user: whether the run fits, how long a step takes, and what it costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gapless.model.estimate import Range, Throughput, with_waiting
 
 
 class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The GPUs that a run is to be reckoned for, and what an hour of each costs, by their names."""
+    """The GPUs to estimate a run for, with the price of an hour of each, by name."""
 
     gpus: tuple[str, ...] = ()
     prices: dict[str, float] = {}
@@ -49,17 +49,17 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def whole(self) -> Range:
-        """A step with what it waits for its batches."""
+        """The step including its wait for batches."""
         return with_waiting(self.step, self.waiting)
 
     @property
     def short(self) -> int:
-        """Bytes that are missing; negative where that many are left."""
+        """Bytes that are missing; negative if some are left."""
         return self.needs - self.has
 
     @property
     def each(self) -> float:
-        """Samples or tokens, as `unit` says, in a step; 0 where unknown."""
+        """Samples or tokens per step, according to `unit`; 0 if unknown."""
         done = self.throughput
         counted = (done.tokens if self.unit == "tokens" else done.samples) if done is not None else None
         return counted.number if counted is not None else 0.0

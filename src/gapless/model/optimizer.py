@@ -60,7 +60,7 @@ class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     @property
     def better_way(self) -> Way:
-        """The way that a step should take: one that was turned off is had again."""
+        """The way that a step should take, including one that was turned off."""
         if self.way != "single":
             return self.way
         if not self.refuses_fused:
@@ -69,5 +69,5 @@ class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     @property
     def joins(self) -> bool:
-        """Whether groups, or optimizers, have settings in common."""
+        """Whether groups or optimizers share settings."""
         return self.settings < max(self.groups, self.instances)

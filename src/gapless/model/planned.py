@@ -1,4 +1,4 @@
-"""`Planned`: how many steps the whole run of a script has, where its loops tell."""
+"""`Planned`: how many steps a script's whole run has, according to its loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Profile`: what one trace says, small enough to send, to save and to merge with those of other ranks."""
+"""`Profile`: the summary of one trace, small enough to send, to save and to merge with other ranks'."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class Steps(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """The length of all steps together."""
+        """The total length of all steps."""
         return sum(self.end) - sum(self.start)
 
     @property
     def mean(self) -> float:
-        """Nanoseconds per step."""
+        """The mean nanoseconds per step."""
         return self.total / self.count if self.count else 0.0
 
 
@@ -136,7 +136,7 @@ class CopyTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """GB/s."""
+        """The mean rate in GB/s."""
         return self.bytes / self.time if self.time else 0.0
 
 
@@ -284,7 +284,7 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-"""Collectives that no rank can finish before all have come: the root of a broadcast may."""
+"""Collectives that no rank can finish before all have arrived; the root of a broadcast can."""
 
 
 class Collectives(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -362,51 +362,59 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def idle_by_cause(self) -> list[tuple[Cause, int]]:
-        """Idle nanoseconds of each cause, most first."""
+        """Return idle nanoseconds by cause, largest first."""
         sums: Counter[Cause] = Counter()
         for cost in self.costs:
             sums[cost.cause] += cost.idle
         return [(cause, idle) for cause, idle in sums.most_common() if idle]
 
 
-def _sound(profile: Profile) -> Profile:
-    """`profile`, in which columns are equally long and positions exist.
+def _checked_profile(profile: Profile) -> Profile:
+    """Return `profile` after checking that columns are equally long and positions exist.
 
     Raises:
         ValueError: they are not.
     """
     steps, memory, prices, lanes = profile.steps, profile.memory, profile.prices, profile.lanes
-    _same("steps", steps.start, steps.end, steps.busy or steps.start, steps.names or steps.start)
-    _same("memory", memory.time, memory.allocated or memory.time, memory.reserved or memory.time)
+    _check_equal_lengths(
+        "steps", steps.start, steps.end, steps.busy or steps.start, steps.names or steps.start
+    )
+    _check_equal_lengths(
+        "memory", memory.time, memory.allocated or memory.time, memory.reserved or memory.time
+    )
     for kernels in profile.collectives:
-        _same("collectives", kernels.start, kernels.length, kernels.elements or kernels.start)
+        _check_equal_lengths("collectives", kernels.start, kernels.length, kernels.elements or kernels.start)
     if any(end < start for start, end in zip(steps.start, steps.end, strict=True)):
         raise ValueError("a step ends before it begins")
     if prices is not None:
-        _exist("price", prices.shortest, len(prices.each))
-        _same("prices", prices.shortest, prices.saved)
+        _check_positions("price", prices.shortest, len(prices.each))
+        _check_equal_lengths("prices", prices.shortest, prices.saved)
         for price in prices.each:
-            _exist("cost", price.costs, len(profile.costs))
+            _check_positions("cost", price.costs, len(profile.costs))
     if lanes is not None:
-        _sound_lanes(lanes, len(profile.costs))
+        _check_lanes(lanes, len(profile.costs))
     return profile
 
 
-def _sound_lanes(lanes: Lanes, costs: int) -> None:
+def _check_lanes(lanes: Lanes, costs: int) -> None:
     for row in (row for window in lanes.windows for row in window.boxes):
-        _same("boxes", row.start, row.length, row.what, row.count, row.busy)
-        _same("boxes", row.start, row.launch or row.start, row.thread or row.start)
-        _exist("lane", (row.lane, *(thread for thread in row.thread if thread != -1)), len(lanes.lanes))
-        _exist("name", row.what, costs if lanes.lanes[row.lane].kind == "waits" else len(lanes.names))
-    _same("names of boxes", lanes.names, lanes.kinds)
+        _check_equal_lengths("boxes", row.start, row.length, row.what, row.count, row.busy)
+        _check_equal_lengths("boxes", row.start, row.launch or row.start, row.thread or row.start)
+        _check_positions(
+            "lane", (row.lane, *(thread for thread in row.thread if thread != -1)), len(lanes.lanes)
+        )
+        _check_positions(
+            "name", row.what, costs if lanes.lanes[row.lane].kind == "waits" else len(lanes.names)
+        )
+    _check_equal_lengths("names of boxes", lanes.names, lanes.kinds)
 
 
-def _same(noun: str, *columns: Sequence[object]) -> None:
+def _check_equal_lengths(noun: str, *columns: Sequence[object]) -> None:
     if len({len(column) for column in columns}) > 1:
         raise ValueError(f"columns of {noun} have different lengths")
 
 
-def _exist(noun: str, positions: Sequence[int], count: int) -> None:
+def _check_positions(noun: str, positions: Sequence[int], count: int) -> None:
     if positions and not (min(positions) >= 0 and max(positions) < count):
         raise ValueError(f"a {noun} does not exist")
 
@@ -417,10 +425,10 @@ class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
     profiles: tuple[Profile, ...] = ()
 
 
-def _all_sound(document: _Document) -> tuple[Profile, ...]:
+def _checked_profiles(document: _Document) -> tuple[Profile, ...]:
     if not document.profiles:
         raise ValueError("there is no profile in it")
-    return tuple(map(_sound, document.profiles))
+    return tuple(map(_checked_profile, document.profiles))
 
 
 SAVED: SavedFormat[Sequence[Profile], tuple[Profile, ...]] = SavedFormat(
@@ -429,8 +437,8 @@ SAVED: SavedFormat[Sequence[Profile], tuple[Profile, ...]] = SavedFormat(
     1,
     _Document,
     pack=lambda profiles: {"profiles": tuple(profiles)},
-    unpack=_all_sound,
+    unpack=_checked_profiles,
     least=-MAX_NUMBER,  # clocks of hosts and devices differ, so that what was first may be before it
 )
-"""Profiles of one run, as they are saved."""
+"""The file format of the profiles of one run."""
 encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

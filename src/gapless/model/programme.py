@@ -1,7 +1,6 @@
-"""`Programme`: what a few training steps ask of the device, in order, so that a machine can be imagined that
-runs them.
+"""`Programme`: what a few training steps request of the device, in order, to be simulated on any machine.
 
-Recorded while a script runs on an emulated device. It holds no times: those belong to the machine.
+It is recorded while a script runs on an emulated device and holds no times: those depend on the machine.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ Kind = Literal[
   `Entry.tensors` parameters in `Entry.number` groups, in the way `Entry.detail`.
 """
 
-MOST_ITEMS = 60_000
-"""Items of all segments that a run keeps together; one segment alone may have as many."""
+MAX_ITEMS = 60_000
+"""Items of all segments that a run keeps together, or of one segment; it bounds the recording's memory."""
 
 Shape = tuple[int, ...]
 
@@ -203,8 +202,8 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     libraries: dict[str, SourceLine] = {}
 
 
-def sheet(card: Card) -> Gpu:
-    """What an estimate wants to know of `card`."""
+def gpu_limits(card: Card) -> Gpu:
+    """Return the limits of `card` that an estimate uses."""
     return Gpu(
         name=card.name,
         bandwidth=card.bandwidth,

@@ -1,4 +1,4 @@
-"""`Proof`: two callables side by side: whether they compute the same, and which waits less and is faster."""
+"""`Proof`: a comparison of two callables: same results, fewer waits, faster."""
 
 from __future__ import annotations
 
@@ -169,12 +169,12 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def waits(self) -> Waits | None:
-        """Waits per call before and after; None where they could not be counted."""
+        """Waits per call before and after; None if they could not be counted."""
         return Waits(self.costs[0].waits, self.costs[1].waits) if self.costs else None
 
     @property
     def failed(self) -> tuple[CaseResult, ...]:
-        """The cases in which the two differ."""
+        """The cases in which the two callables differ."""
         return tuple(case for case in self.cases if case.outcome == "differs")
 
     def __bool__(self) -> bool:
@@ -184,7 +184,7 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return f"{self.verdict}."
 
     def assert_same(self) -> None:
-        """Do nothing where both compute the same.
+        """Do nothing if both callables compute the same.
 
         Raises:
             AssertionError: they do not; its text names each failing case.
@@ -192,8 +192,8 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         if self.same:
             return
         rows = [
-            f"  {case.name}: {one.where}, {one.after} instead of {one.before}"
+            f"  {case.name}: {difference.where}, {difference.after} instead of {difference.before}"
             for case in self.failed
-            for one in case.differences[:1]
+            for difference in case.differences[:1]
         ]
         raise AssertionError("\n".join([f"{self.verdict}.", *rows]))

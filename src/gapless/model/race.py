@@ -1,4 +1,4 @@
-"""`Race`: two accesses to the same memory with nothing that puts one before the other."""
+"""`Race`: two accesses to the same memory without an order between them."""
 
 from __future__ import annotations
 

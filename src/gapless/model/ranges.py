@@ -1,27 +1,26 @@
-"""`Range`: a time as an interval."""
+"""`Range`: a time interval with a likely value."""
 
 from __future__ import annotations
 
 import msgspec
 
-NOTHING = 0.0001
-"""A saving below this share of a step is none."""
-LITTLE = 0.02
-"""A saving below this share of a step is small."""
+MIN_SAVING_SHARE = 0.0001
+"""A saving below this share of a step counts as none."""
+SMALL_SAVING_SHARE = 0.02
+"""A saving below this share of a step counts as small."""
 
 
 class Range(msgspec.Struct, frozen=True, array_like=True):
-    """Nanoseconds: a likely value, and the interval around it in which the true one lies in four of five
-    cases."""
+    """Nanoseconds: a likely value, and the interval that holds the true one in four of five cases."""
 
     least: int = 0
     likely: int = 0
     most: int = 0
 
     def tells(self, step: int) -> bool:
-        """Whether a saving of `step` nanoseconds is more than nothing: its interval keeps clear of zero."""
-        return self.least > NOTHING * step
+        """Whether a saving in a step of `step` nanoseconds is clearly more than none."""
+        return self.least > MIN_SAVING_SHARE * step
 
     def small(self, step: int) -> bool:
-        """Whether it is little at the most."""
-        return self.most < LITTLE * step
+        """Whether a saving is small at most."""
+        return self.most < SMALL_SAVING_SHARE * step

@@ -1,4 +1,4 @@
-"""`Ranks`: the profiles of one run side by side, and the rank that the others wait for."""
+"""`Ranks`: the profiles of one run's ranks, and the rank that the others wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Readiness`: how much of a step a CUDA graph could hold, and what stands in the way."""
+"""`Readiness`: how much of a step a CUDA graph could hold, and what prevents it."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ class Readiness(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def eager(self) -> int:
-        """Launches of a step that no graph holds."""
+        """Launches per step outside of graphs."""
         return self.launches - self.held

@@ -122,11 +122,11 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def file(self) -> str:
-        """The file that was reported, or the script."""
+        """The file that was reported, otherwise the script."""
         file = self.profile.path if self.profile is not None else self.path
         return file or "".join(self.script[:1]) or "run"
 
     @property
     def sentence(self) -> str:
-        """The verdict in a sentence, without a full stop."""
+        """The verdict as a sentence, without a full stop."""
         return self.verdict.sentence

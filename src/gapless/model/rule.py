@@ -18,14 +18,14 @@ from gapless.model.profile import Profile
 from gapless.model.race import Race
 from gapless.model.ranks import Ranks
 
-LIBRARIES = 90
-"""The priority from which rules know the library that waits."""
+LIBRARY_PRIORITY = 90
+"""Priority from which rules know the library that waits."""
 
 NOTHING = "nothing to change"
-"""How a change begins that is none: it is not named among the things to do."""
+"""Beginning of a change that is none: it is not listed among the things to do."""
 
 FINE = "fine if it happens once: it needs a change only in a loop"
-"""What is said of a sync that the training loop does not hold."""
+"""The remedy of a sync outside the training loop."""
 
 SECTIONS = ("What waits", "Why it costs", "Example", "Use instead", "When it is fine")
 
@@ -77,20 +77,20 @@ class Rule:
 
     @classmethod
     def summary(cls) -> str:
-        """The first line of the documentation."""
+        """Return the first line of the documentation."""
         return inspect.cleandoc(cls.__doc__ or "").split("\n", 1)[0].strip()
 
     @classmethod
     def sections(cls) -> dict[str, str]:
-        """The documentation by section, in order."""
-        found: dict[str, list[str]] = {}
+        """Return the documentation by section, in order."""
+        texts: dict[str, list[str]] = {}
         current: list[str] | None = None
         for line in inspect.cleandoc(cls.__doc__ or "").splitlines():
             if line.startswith("## "):
-                current = found.setdefault(line[3:].strip(), [])
+                current = texts.setdefault(line[3:].strip(), [])
             elif current is not None:
                 current.append(line)
-        return {title: "\n".join(text).strip() for title, text in found.items()}
+        return {title: "\n".join(text).strip() for title, text in texts.items()}
 
 
 class WaitRule(Rule):
@@ -111,27 +111,28 @@ class WaitRule(Rule):
         raise NotImplementedError
 
     def remedy(self, site: Site) -> str:
-        """What to write instead at `site`; the user's own code in it where that can be derived."""
+        """Return what to write instead at `site`, using the user's own code where possible."""
         return self.advice
 
     def known_change(self, site: Site) -> str:
-        """The change where more is known of the place than `change` says, else ""."""
+        """Return a more specific change for `site` than `change`, or ""."""
         return ""
 
     def change_at(self, site: Site) -> str:
-        """What to do at `site`, in a few words.
+        """Return what to do at `site`, in a few words.
 
-        Where a library waits below the user's line, only rules of libraries know what can be changed there.
+        Where a library waits below the user's line, only rules for libraries know what can be changed.
         """
-        known, frame = self.known_change(site), site.deciding_frame
-        if known or frame is None or self.priority >= LIBRARIES:
-            return known or self.change
+        specific, frame = self.known_change(site), site.deciding_frame
+        if specific or frame is None or self.priority >= LIBRARY_PRIORITY:
+            return specific or self.change
         return f"find an option of {frame.library} that avoids it, or call it less often"
 
     def mended_with(self, site: Site) -> tuple[str, ...]:
-        """Which change mends `site`: syncs of one rule with equal keys are mended together.
+        """Return a key of the change that mends `site`: syncs of one rule with equal keys are mended
+        together.
 
-        A sync and that in backward of its line have one key, and so have several reads of one value.
+        A sync and its line's backward share a key, and so do several reads of one value.
 
         >>> from gapless.model import SourceLine
         >>> from gapless.rules import rule
@@ -140,22 +141,22 @@ class WaitRule(Rule):
         >>> rule("GAP101").mended_with(site)
         ('train.py', 'Trainer.step', 'read it once at the end, or every N steps')
         """
-        what = self.remedy(site) if self.reach == "value" else self.change_at(site)
+        remedy = self.remedy(site) if self.reach == "value" else self.change_at(site)
         line = site.line
         if line is None:
-            return site.operator, site.call, site.node, what
-        return line.file, _within(line.function, self.reach), what
+            return site.operator, site.call, site.node, remedy
+        return line.file, _within(line.function, self.reach), remedy
 
 
 class ProfileRule(Rule):
     """A pattern in the profile of one process; syncs are not its business but that of a `WaitRule`."""
 
     def of_profile(self, profile: Profile) -> Iterable[Hit]:
-        """Where the pattern is in `profile`."""
+        """Yield where the pattern occurs in `profile`."""
         raise NotImplementedError
 
     def beside(self, hit: Hit, ranks: Ranks) -> Hit:
-        """`hit` with what the profiles of other ranks tell of it, where those are there."""
+        """Return `hit` with what the profiles of other ranks add."""
         return hit
 
 
@@ -163,7 +164,7 @@ class RanksRule(Rule):
     """A pattern that shows only where the profiles of several ranks stand side by side."""
 
     def of_ranks(self, ranks: Ranks) -> Iterable[Hit]:
-        """Where the pattern is between the ranks of one run."""
+        """Yield where the pattern occurs between the ranks of one run."""
         raise NotImplementedError
 
 
@@ -171,7 +172,7 @@ class MemoryRule(Rule):
     """A pattern in what a run asked of the GPU's memory."""
 
     def of_memory(self, memory: MemoryReport) -> Iterable[Hit]:
-        """Where the pattern is in what a run did with the GPU's memory."""
+        """Yield where the pattern occurs in a run's memory requests."""
         raise NotImplementedError
 
 
@@ -179,7 +180,7 @@ class LoaderRule(Rule):
     """A pattern in how a run was fed by one of its loaders."""
 
     def of_loader(self, use: LoaderUse) -> Iterable[Hit]:
-        """Where the pattern is in how a loader fed a run."""
+        """Yield where the pattern occurs in how a loader feeds a run."""
         raise NotImplementedError
 
 
@@ -187,7 +188,7 @@ class OptimizerRule(Rule):
     """A pattern in how an optimizer goes through its parameters."""
 
     def of_optimizer(self, use: OptimizerUse) -> Iterable[Hit]:
-        """Where the pattern is in an optimizer of a run."""
+        """Yield where the pattern occurs in an optimizer's steps."""
         raise NotImplementedError
 
 
@@ -195,7 +196,7 @@ class RaceRule(Rule):
     """A race: two accesses to the same memory that nothing orders."""
 
     def of_race(self, race: Race) -> Hit | None:
-        """What is to be said of `race`; None where it is not this pattern."""
+        """Return the hit for `race`; None if it is not this pattern."""
         raise NotImplementedError
 
 
@@ -203,7 +204,7 @@ class GraphRule(Rule):
     """A mistake with a CUDA graph: the capture is refused, or replays are not what the script means."""
 
     def of_graph(self, fault: GraphFault) -> Hit | None:
-        """What is to be said of `fault`; None where it is not this pattern."""
+        """Return the hit for `fault`; None if it is not this pattern."""
         raise NotImplementedError
 
 
@@ -211,12 +212,13 @@ class CompiledRule(Rule):
     """A pattern in what torch.compile makes of a callable."""
 
     def of_compiled(self, compiled: Compiled) -> Iterable[Hit]:
-        """Where the pattern is in `compiled`."""
+        """Yield where the pattern occurs in `compiled`."""
         raise NotImplementedError
 
 
 def _within(function: str, reach: Reach) -> str:
-    """The function, or for a method the class: ``Matcher`` for ``Matcher.forward.<locals>.<lambda>``."""
+    """Return the function, or for a method the class: ``Matcher`` for
+    ``Matcher.forward.<locals>.<lambda>``."""
     while (cut := function.rfind(".<locals>.<")) >= 0:
         function = function[:cut]
     above = function.rpartition(".")[0]

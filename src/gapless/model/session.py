@@ -1,4 +1,4 @@
-"""`Session`: everything one capture saved, versioned on disk."""
+"""`Session`: everything that one capture recorded, in a versioned file."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def waits(self) -> int:
-        """How often the host waited in the whole run."""
+        """The number of waits in the whole run."""
         return sum(event.waits for event in self.events) + (self.later.waits if self.later is not None else 0)
 
 
@@ -210,45 +210,45 @@ def _restore(document: _Document) -> Session:
     return session
 
 
-_MOST_ELEMENTS = 1 << 37
-"""Elements of the tensors of one operator: half a terabyte, and as many kernels as can be reckoned with."""
+_MAX_ELEMENTS = 1 << 37
+"""Elements of one operator's tensors: half a terabyte, and as many kernels as can be simulated."""
 
-_MOST_CALLS = 1 << 20
-"""Waits in a row at one place, and tensors of one operator: each is reckoned with as a call."""
-_LEAST_RATE = 1e-3
-"""What a GPU computes or copies at least, in any unit: times that are divided by it stay finite."""
+_MAX_CALLS = 1 << 20
+"""Consecutive waits at one place, and tensors of one operator: each is simulated as a call."""
+_MIN_RATE = 1e-3
+"""Smallest rate of a GPU, in any unit: times divided by it stay finite."""
 
 
 def _check(session: Session) -> None:
-    """Check that whatever the session refers to is in it.
+    """Check that everything the session refers to exists.
 
     Raises:
-        ValueError: something is not.
+        ValueError: something does not.
     """
     later = session.later.events if session.later is not None else ()
     if any(not 0 <= event.site < len(session.sites) for event in (*session.events, *later)):
         raise ValueError("an event refers to a site that does not exist")
     programme = session.programme
     for run in (*session.memory, *(programme.emptied if programme is not None else ())):
-        found = check_memory(run)
-        if found:
-            raise ValueError(f"{found} in its memory record")
+        defect = check_memory(run)
+        if defect:
+            raise ValueError(f"{defect} in its memory record")
     if programme is None:
         return
     rates = programme.gpu.fp32, programme.gpu.bandwidth, programme.gpu.pcie
-    if programme.entries and min(rates) < _LEAST_RATE:
+    if programme.entries and min(rates) < _MIN_RATE:
         raise ValueError("its GPU computes or copies next to nothing")
     entries, bodies = len(programme.entries), len(programme.bodies)
     if any(not 0 <= segment.body < bodies for segment in programme.segments):
         raise ValueError("a segment refers to a body that does not exist")
     if any(body and not 0 <= min(body) <= max(body) < entries for body in programme.bodies):
         raise ValueError("a body refers to an entry that does not exist")
-    if any(entry.elements > _MOST_ELEMENTS for entry in programme.entries):
+    if any(entry.elements > _MAX_ELEMENTS for entry in programme.entries):
         raise ValueError("an entry has more elements than a GPU can hold")
-    if any(max(entry.waits, entry.tensors) > _MOST_CALLS for entry in programme.entries):
+    if any(max(entry.waits, entry.tensors) > _MAX_CALLS for entry in programme.entries):
         raise ValueError("an entry waits or launches more often than can be reckoned with")
     measured = programme.calibration.operators if programme.calibration is not None else ()
-    if any(operator.kernels > _MOST_CALLS for operator in measured):
+    if any(operator.kernels > _MAX_CALLS for operator in measured):
         raise ValueError("an operator of its calibration launches more kernels than can be reckoned with")
     if any(entry.kind == "wait" and entry.site >= len(session.sites) for entry in programme.entries):
         raise ValueError("an entry refers to a site that does not exist")
@@ -257,5 +257,5 @@ def _check(session: Session) -> None:
 SAVED: SavedFormat[Session, Session] = SavedFormat(
     "session", "gapless-session", 1, _Document, _pack, _restore
 )
-"""A session, as it is saved."""
+"""The file format of a session."""
 encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

@@ -1,4 +1,4 @@
-"""`SourceLine`: one place in somebody's code, and what a stack of them tells."""
+"""`SourceLine`: a line of source code; stacks of such lines."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_user(self) -> bool:
-        """Whether the line is the user's own and not a library's."""
+        """Whether the line is the user's own, not a library's."""
         return not self.library
 
     @property
     def where(self) -> str:
-        """``file:line``, as editors and terminals understand it."""
+        """``file:line``, as editors and terminals link it."""
         return f"{self.file}:{self.line}"
 
     @property
     def name(self) -> str:
-        """The file's name without its folders, whichever system it was written on."""
+        """The file's name without folders, from any operating system."""
         return self.file.replace("\\", "/").rpartition("/")[2]
 
     @property
     def short(self) -> str:
-        """``train.py:12``."""
+        """Name and line: ``train.py:12``."""
         return f"{self.name}:{self.line}"
 
 
@@ -48,7 +48,7 @@ Stack = tuple[SourceLine, ...]
 
 
 def user_line(stack: Stack) -> SourceLine | None:
-    """The innermost line of the user's own code, or the innermost line of all, or None when empty."""
+    """Return the innermost line of the user's code, otherwise the innermost line; None for an empty stack."""
     for line in stack:
         if line.is_user:
             return line
@@ -56,7 +56,8 @@ def user_line(stack: Stack) -> SourceLine | None:
 
 
 def library_frames(stack: Stack) -> Stack:
-    """The library frames below the user's line, innermost first (empty when the user's line waits itself)."""
+    """Return the library frames below the user's line, innermost first; empty if the user's line itself
+    waits."""
     frames: list[SourceLine] = []
     for line in stack:
         if line.is_user:
@@ -66,7 +67,7 @@ def library_frames(stack: Stack) -> Stack:
 
 
 def deciding_frame(stack: Stack) -> SourceLine | None:
-    """The innermost library frame that chose to do it; None where the user's own line did."""
+    """Return the innermost library frame that decided to wait; None if the user's own line did."""
     for frame in library_frames(stack):
         if frame.library != "python" and not _passes_on(frame):
             return frame
@@ -98,14 +99,14 @@ _PASS_ON = (
     "torch/autograd/function.py",
     "torch/nn/modules/module.py",
 )
-"""Files of torch that only pass a call on: a sync below them is the doing of whoever called."""
+"""Files of torch that only pass calls on: their caller is responsible for a sync below them."""
 _OVERRIDES = ("__torch_function__", "__torch_dispatch__")
-"""Through these a subclass of `Tensor` sees what its user calls."""
+"""Methods through which a subclass of `Tensor` intercepts its user's calls."""
 _HANDED_ON = re.compile(r"__torch_(?:function|dispatch)__\(|\(\*\w+(?:,|\))")
 
 
 def places(lines: Iterable[SourceLine], name: Callable[[str], str]) -> str:
-    """``a.py:3, 5, b.py:7``, each file named once; `name` says how."""
+    """Format lines as ``a.py:3, 5, b.py:7``, each file once; `name` formats file names."""
     numbers: dict[str, set[int]] = {}
     for line in lines:
         numbers.setdefault(line.file, set()).add(line.line)

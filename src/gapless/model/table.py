@@ -1,4 +1,4 @@
-"""`Table`: numbers that stand beside a verdict, ready to be shown in any format."""
+"""`Table`: rows of numbers beside a verdict, ready for any output format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def row(*cells: Cell, tone: Tone = "") -> Row:
-    """A row of these cells."""
+    """Make a row of these cells."""
     return Row(cells, tone)
 
 
@@ -58,13 +58,13 @@ _KINDS: dict[str, Literal["text", "number", "drawn"]] = {"<": "text", ">": "numb
 
 
 def table(title: str, columns: str, rows: Iterable[Row], **more: object) -> Table:
-    """A table whose first column is text; the other `columns` are parted by ``|``.
+    """Make a table whose first column is text; the other `columns` are separated by ``|``.
 
-    What begins with ``<`` is text, with ``~`` drawn; the rest, and what begins with ``>``, are numbers.
+    ``<`` marks a text column, ``~`` a drawn one; the rest, and those with ``>``, are numbers.
 
-    >>> [(one.name, one.kind) for one in table("", "<at | bytes | ~", ()).columns]
+    >>> [(column.name, column.kind) for column in table("", "<at | bytes | ~", ()).columns]
     [('', 'text'), ('at', 'text'), ('bytes', 'number'), ('', 'drawn')]
     """
     names = [part.strip() for part in columns.split("|")] if columns else []
-    made = (Column(name.lstrip("<>~"), _KINDS.get(name[:1], "number")) for name in names)
-    return Table(title=title, columns=(Column("", "text"), *made), rows=tuple(rows), **more)  # type: ignore[arg-type]
+    other_columns = (Column(name.lstrip("<>~"), _KINDS.get(name[:1], "number")) for name in names)
+    return Table(title=title, columns=(Column("", "text"), *other_columns), rows=tuple(rows), **more)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""`StepTally`: which marks end a training step, told while they arrive.
+"""`StepTally`: find which marks end a training step, while they arrive.
 
-The capture, what it records of memory, and the analysis all count with this class, so that they agree.
+The capture, the memory recording and the analysis all count with this class, so that they agree.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from gapless.model.event import Mark
 from gapless.model.source import Stack, user_line
 
 UNTRAINED = ("forward", "wait")
-"""Kinds of marks that end iterations where nothing is trained."""
+"""Kinds of marks that end iterations if nothing is trained."""
 ADVANCING = ("optimizer", "profiler", "user", "gradients", *UNTRAINED)
 """Kinds of marks that advance the tick."""
 IN_TURN = ("optimizer", "gradients", *UNTRAINED)
-"""Kinds of marks of which several may make one step together."""
+"""Kinds of marks of which several may form one step together."""
 
-_RAREST = 10
+_MAX_STEP_RATIO = 10
 """An optimizer that steps more than this many times less often than another does not define the iteration;
 nor does a thread that steps so much less often than another say how many steps were seen."""
 
-_FEWEST_WAITS = 4
-"""Times that a wait recurs where it is in a loop of iterations."""
-_RAREST_CALL = 2
-"""Likewise for calls of modules: the innermost loop that runs a model makes the iterations."""
-_MOST_PLACES = 32
-"""Places at which one optimizer steps that are told apart."""
+_MIN_WAITS = 4
+"""Recurrences of a wait that show a loop of iterations."""
+_MAX_CALL_RATIO = 2
+"""The same ratio for calls of modules: the innermost loop that runs a model makes the iterations."""
+_MAX_PLACES = 32
+"""Places at which one optimizer steps that are distinguished."""
 
-PLACE = "@"
-"""Between an optimizer's name and the number of the place where it takes turns with itself."""
+PLACE_SEPARATOR = "@"
+"""Separates an optimizer's name from the number of the place where it takes turns with itself."""
 
 InTurn = Callable[[Stack, Stack], bool]
 
-_SILENT = 20
-"""Marks of other threads, for each of those, after which a thread that marks nothing is taken to be over."""
+_MAX_SILENT_MARKS = 20
+"""Marks of each other thread after which a silent thread counts as ended."""
 
-_FEWEST_IN_A_ROW = 2
+_MIN_STEPS_IN_A_ROW = 2
 """Steps of a thread that ended before another began, from which on they are taken to train one after the
 other: side by side, each soon has its turn."""
 
@@ -55,7 +55,7 @@ class Stepper:
     count: int = 1
 
     def join(self, other: Stepper) -> None:
-        """Take over the marks of `other`."""
+        """Add the marks of `other`."""
         self.first, self.last = min(self.first, other.first), max(self.last, other.last)
         self.count += other.count
 
@@ -69,20 +69,22 @@ class StrandTally:
     first: int = -1
     last: int = -1
 
-    def led(self, leads: dict[str, str]) -> StrandTally:
-        """The same with steppers that step together as one, by the first of them."""
-        made = StrandTally(seen=dict(self.seen), first=self.first, last=self.last)
-        for name, one in self.steppers.items():
-            lead = _led(name, leads)
-            stepper = Stepper(one.kind, one.first, one.last, one.count)
-            if lead in made.steppers:
-                made.steppers[lead].join(stepper)
+    def merge_leads(self, leads: dict[str, str]) -> StrandTally:
+        """Return a copy in which optimizers that step together are one stepper, named for the first."""
+        merged = StrandTally(seen=dict(self.seen), first=self.first, last=self.last)
+        for name, stepper_before in self.steppers.items():
+            lead = _lead_name(name, leads)
+            stepper = Stepper(
+                stepper_before.kind, stepper_before.first, stepper_before.last, stepper_before.count
+            )
+            if lead in merged.steppers:
+                merged.steppers[lead].join(stepper)
             else:
-                made.steppers[lead] = stepper
-        return made
+                merged.steppers[lead] = stepper
+        return merged
 
     def join(self, other: StrandTally) -> None:
-        """Take over what `other` has counted."""
+        """Add the counts of `other`."""
         self.first = other.first if self.first < 0 else self.first
         for name, stepper in other.steppers.items():
             if name in self.steppers:
@@ -94,11 +96,11 @@ class StrandTally:
         self.first, self.last = min(self.first, other.first), max(self.last, other.last)
 
     def defining(self, kind: str) -> frozenset[str]:
-        """The steppers of `kind` whose marks end an iteration.
+        """Return the steppers of `kind` whose marks end an iteration.
 
-        Those that take turns make one iteration together; it ends with the one that steps least often, or
-        with the last in turn where they step equally often. Those used one after the other, as in
-        pre-training and fine-tuning, each end their own iterations.
+        Those that take turns form one iteration together; it ends with the one that steps least often, or
+        with the last in turn if they step equally often. Those used one after the other, as in pre-training
+        and fine-tuning, each end their own iterations.
         """
         chosen: set[str] = set()
         group: list[str] = []
@@ -114,20 +116,20 @@ class StrandTally:
             chosen.add(self._last_in_turn(group))
         if kind in UNTRAINED:  # a call before the loop, or for each pass of it, is none of its iterations
             most = max((steppers[name].count for name in chosen), default=0)
-            chosen = {name for name in chosen if steppers[name].count * _RAREST >= most}
+            chosen = {name for name in chosen if steppers[name].count * _MAX_STEP_RATIO >= most}
         if kind == "wait" and chosen:  # one loop alone: others only prepare it
             most, _, name = max((steppers[name].count, steppers[name].first, name) for name in chosen)
-            chosen = {name} if most >= _FEWEST_WAITS else set()
+            chosen = {name} if most >= _MIN_WAITS else set()
         return frozenset(chosen)
 
     def _last_in_turn(self, group: Sequence[str]) -> str:
         most = max(self.steppers[name].count for name in group)
-        rarest = _RAREST_CALL if self.steppers[group[0]].kind == "forward" else _RAREST
+        rarest = _MAX_CALL_RATIO if self.steppers[group[0]].kind == "forward" else _MAX_STEP_RATIO
         often = [name for name in group if self.steppers[name].count * rarest >= most]
         return min(often, key=lambda name: (self.steppers[name].count, -self.steppers[name].first))
 
     def steps_in_turn(self, kind: str) -> int:
-        """Iterations that marks of `kind` have ended."""
+        """Return the number of iterations that marks of `kind` have ended."""
         return sum(self.steppers[name].count for name in self.defining(kind))
 
 
@@ -140,7 +142,7 @@ class StepTally:
     whether each pass of one loop comes to both: an optimizer that steps at both takes turns with itself.
     """
 
-    def __init__(self, in_turn: InTurn = lambda one, other: False) -> None:
+    def __init__(self, in_turn: InTurn = lambda first, second: False) -> None:
         self.seen: dict[str, int] = dict.fromkeys(ADVANCING, 0)
         self._in_each_pass = in_turn
         self._places: dict[str, dict[Stack, int]] = {}
@@ -153,7 +155,7 @@ class StepTally:
         self._leads: dict[str, str] | None = None
 
     def add(self, mark: Mark) -> None:
-        """Take note of `mark`; one that advances no tick, and is no optimizer's, is ignored."""
+        """Count `mark`; marks that advance no tick and belong to no optimizer are ignored."""
         if mark.kind == "along":
             self._along(mark)
             return
@@ -187,49 +189,51 @@ class StepTally:
             self._leads = None
 
     def name(self, mark: Mark) -> str:
-        """What tells marks of a kind apart: the optimizers, by the first of those that step together, or the
-        user's line that made the gradients."""
-        return _led(self._at_place(mark), self.leads)
+        """Return what distinguishes marks of a kind: the optimizer (of several that step together, the
+        first), or the user's line that made the gradients.
+        """
+        return _lead_name(self._at_place(mark), self.leads)
 
     @property
     def leads(self) -> dict[str, str]:
-        """Of each optimizer that steps with others the first of those.
+        """For each optimizer that steps with others, the first of them.
 
-        They do where they are together in half of the steps of the one that steps less often: all optimizers
-        may step once before the training begins, to make their state.
+        They step together if they do so in half of the steps of the rarer one: all optimizers may step once
+        before training, to create their state.
         """
         if self._leads is None:
             leads: dict[str, str] = {}
             for (lead, other), times in self._together.items():
                 if 2 * times >= min(self._steps[lead], self._steps[other]):
-                    one, two = _first_of(leads, lead), _first_of(leads, other)
-                    if one != two:
-                        leads[two] = one
+                    lead_root, other_root = _first_of(leads, lead), _first_of(leads, other)
+                    if lead_root != other_root:
+                        leads[other_root] = lead_root
             self._leads = {name: _first_of(leads, name) for name in leads}
         return self._leads
 
     def _at_place(self, mark: Mark) -> str:
-        """The name of `mark`, with the number of the place where an optimizer takes turns with itself."""
+        """Return the name of `mark`, with the number of the place where an optimizer takes turns with
+        itself."""
         if mark.kind != "optimizer" or not mark.stack:
             return _name(mark)
         places = self._places.setdefault(mark.name, {})
         number = places.get(mark.stack)
         if number is None:
             number = 0
-            if len(places) < _MOST_PLACES:
+            if len(places) < _MAX_PLACES:
                 turns = {at for stack, at in places.items() if self._in_each_pass(stack, mark.stack)}
                 number = next(at for at in range(len(turns) + 1) if at not in turns)
                 places[mark.stack] = number
-        return f"{mark.name}{PLACE}{number}" if number else mark.name
+        return f"{mark.name}{PLACE_SEPARATOR}{number}" if number else mark.name
 
     def strand_of(self, number: int) -> int:
-        """The strand whose steps are those of strand `number`."""
+        """Return the strand that the steps of strand `number` belong to."""
         while number in self._joined:
             number = self._joined[number]
         return number
 
     def _strand(self, mark: Mark) -> StrandTally:
-        """The tally of the strand that `mark` was made in; strands that step the same optimizer are one."""
+        """Return the tally of the strand of `mark`; strands that step the same optimizer are merged."""
         number = self.strand_of(mark.strand)
         if mark.kind in ("optimizer", "along"):
             home = self.strand_of(self._home.setdefault(mark.name, number))
@@ -245,8 +249,8 @@ class StepTally:
 
     @property
     def kind(self) -> str:
-        """The kind of mark that ends steps: the user's word first, then the profiler's, then optimizers', and
-        where there are none that of backward passes."""
+        """The kind of mark that ends steps: the user's first, then the profiler's, then optimizers', then
+        backward passes'."""
         if self.seen["user"]:
             return "user"
         # A profiler that was stepped for a part of the run only, or once an epoch, does not tell steps.
@@ -262,7 +266,8 @@ class StepTally:
         return sum(strand.steps_in_turn(self._in_turn) for _, strand in self.strands(self._in_turn))
 
     def strands(self, kind: str = "") -> list[tuple[frozenset[int], StrandTally]]:
-        """The strands that each have steps of their own, with their numbers; one where there is no telling.
+        """Return the strands that have their own steps, with their numbers; a single one if they cannot be
+        told apart.
 
         >>> tally = StepTally()
         >>> [numbers for numbers, _ in tally.strands()]
@@ -271,25 +276,25 @@ class StepTally:
         kind = kind or self.kind
         leads = self.leads
         stepping = {
-            number: strand.led(leads) for number, strand in self._strands.items() if strand.seen[kind]
+            number: strand.merge_leads(leads) for number, strand in self._strands.items() if strand.seen[kind]
         }
         if len(stepping) == 1:
             return [(frozenset({number}), strand) for number, strand in stepping.items()]
-        if not stepping or _one_after_the_other(list(stepping.values()), kind):
+        if not stepping or _are_consecutive(list(stepping.values()), kind):
             whole = StrandTally()
-            for strand in sorted(stepping.values(), key=lambda one: one.first):
+            for strand in sorted(stepping.values(), key=lambda strand_tally: strand_tally.first):
                 whole.join(strand)
             return [(frozenset(stepping), whole)] if stepping else []
         return [(frozenset({number}), strand) for number, strand in stepping.items()]
 
     @property
     def count(self) -> int:
-        """Steps ended so far; where several threads train, those of the one that has made fewest."""
+        """The number of steps ended so far; if several threads train, of the one that has made fewest."""
         kind = self.kind
         counts = [(_steps(strand, kind), strand.last) for _, strand in self.strands(kind)]
         most, now = max((each for each, _ in counts), default=0), sum(self.seen.values())
-        patience = _SILENT * len(counts)
-        at_work = [each for each, last in counts if each * _RAREST >= most and now - last <= patience]
+        patience = _MAX_SILENT_MARKS * len(counts)
+        at_work = [each for each, last in counts if each * _MAX_STEP_RATIO >= most and now - last <= patience]
         return min(at_work, default=most)
 
 
@@ -304,8 +309,8 @@ def _name(mark: Mark) -> str:
     return line.where if line is not None else mark.kind
 
 
-def _led(name: str, leads: dict[str, str]) -> str:
-    own, mark, number = name.partition(PLACE)
+def _lead_name(name: str, leads: dict[str, str]) -> str:
+    own, mark, number = name.partition(PLACE_SEPARATOR)
     return f"{leads.get(own, own)}{mark}{number}"
 
 
@@ -315,19 +320,19 @@ def _first_of(leads: dict[str, str], name: str) -> str:
     return name
 
 
-def _one_after_the_other(strands: Iterable[StrandTally], kind: str) -> bool:
-    """Whether each strand begins when the one before has ended."""
-    ordered = sorted(strands, key=lambda one: one.first)
+def _are_consecutive(strands: Iterable[StrandTally], kind: str) -> bool:
+    """Whether each strand begins after the previous one has ended."""
+    ordered = sorted(strands, key=lambda strand: strand.first)
     return all(
-        before.last < after.first and before.seen[kind] >= _FEWEST_IN_A_ROW
+        before.last < after.first and before.seen[kind] >= _MIN_STEPS_IN_A_ROW
         for before, after in pairwise(ordered)
     )
 
 
 def step_ends(marks: Sequence[Mark], tally: StepTally) -> Iterator[tuple[frozenset[int], list[int]]]:
-    """For each strand that has steps of its own, the positions in `marks` of those that end them.
+    """Yield each strand that has its own steps, with the positions in `marks` that end them.
 
-    `tally` has counted all of `marks`.
+    `tally` must have counted all of `marks`.
     """
     kind = tally.kind
     for numbers, strand in tally.strands(kind):

@@ -1,4 +1,4 @@
-"""`Traffic`: what one rank sends and receives in a training step."""
+"""`Traffic`: what a rank sends and receives in a training step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Verdict`: the first lines of every answer: what is lost, why, and what to change first."""
+"""`Verdict`: the first lines of every report: what is lost, why, and what to change first."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """All that stands below the sentence: why, and the facts."""
+        """Everything below the sentence: why, and the facts."""
         return (*self.why, *self.facts)
 
     @property

@@ -1,4 +1,4 @@
-"""Numbers in words, the same in sentences and in reports."""
+"""Format numbers in words, the same way in sentences and in reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS = (
     ("host", "CPU operators"),
     ("other", "other"),
 )
-"""Fields of a `Split`, and what they are called."""
+"""The fields of a `Split` with their names in reports."""
 CAUSES = {
     "wait": "syncs",
     "input": "no input",
@@ -29,7 +29,7 @@ CAUSES = {
     "profiler": "profiler",
     "unknown": "unexplained",
 }
-"""What the GPU idles for."""
+"""Names of the causes of an idle GPU."""
 TENSORS = {
     "parameter": "weights",
     "gradient": "gradients",
@@ -45,7 +45,7 @@ TENSORS = {
     "checkpoint": "loaded checkpoint",
     "unknown": "unknown",
 }
-"""What the kinds of tensors are called."""
+"""Names of the kinds of tensors."""
 WHEN = {
     "every-step": "in every step",
     "some-steps": "in some steps",
@@ -63,24 +63,24 @@ LIMITS = {
     "input": "the data loader is the limit",
     "peers": "the other ranks are the limit",
 }
-"""What remains once no sync does."""
+"""What limits the steps once no sync does."""
 ASSUMED = {
     "pinned": "with copies from and to pinned memory",
     "input": "with every batch on time",
     "graphs": "with one launch per step",
 }
-"""What `--what-if` assumes."""
+"""What each `--what-if` assumes."""
 
 
 def number(value: float) -> str:
-    """`value` as people write it: ``11``, ``2.5``, ``0.33``."""
+    """Format a number as people write it: ``11``, ``2.5``, ``0.33``."""
     if value == int(value):
         return str(int(value))
     return f"{value:.1f}".removesuffix(".0") if value >= 1 else f"{value:.2g}"
 
 
 def count(value: float, noun: str) -> str:
-    """``1 wait``, ``3 waits``."""
+    """Format a number with its noun: ``1 wait``, ``3 waits``."""
     return f"{number(value)} {noun}{'' if value == 1 else 's'}"
 
 
@@ -90,28 +90,27 @@ _STEP = re.compile(
 _CODE = re.compile(r"(`[^`]*`)")
 
 
-def renamed(text: str, noun: str) -> str:
-    """`text`, which speaks of steps, for a run whose iterations are called `noun`; code is left as it is.
+def rename_steps(text: str, noun: str) -> str:
+    """Return `text` with "step" replaced by `noun`, the name of the run's iterations; code stays unchanged.
 
-    >>> renamed("no syncs in 10 training steps (`--steps all`)", "batch")
+    >>> rename_steps("no syncs in 10 training steps (`--steps all`)", "batch")
     'no syncs in 10 batches (`--steps all`)'
     """
     if noun == "step":
         return text
     plural = f"{noun}es" if noun.endswith(("ch", "s")) else f"{noun}s"
     parts = _CODE.split(text)
-    told = "".join(
-        part if part.startswith("`") else _STEP.sub(lambda found: plural if found["many"] else noun, part)
+    replaced = "".join(
+        part if part.startswith("`") else _STEP.sub(lambda match: plural if match["many"] else noun, part)
         for part in parts
     )
     return re.sub(
-        r"of each token\b(?!')", "of each token's time", told.replace("in every token", "for every token")
+        r"of each token\b(?!')", "of each token's time", replaced.replace("in every token", "for every token")
     )
 
 
 def rate(per_step: float, noun: str = "wait", step: str = "step", each: str = "per") -> str:
-    """How often in steps, as people say it: ``2.5 waits per step``, ``1 wait every 10 steps``, ``3 waits in
-    10 steps``."""
+    """Format a rate: ``2.5 waits per step``, ``1 wait every 10 steps``, ``3 waits in 10 steps``."""
     if per_step <= 0 or per_step >= 1:
         return f"{count(per_step, noun)} {each} {step}"
     part = Fraction(per_step).limit_denominator(1000)
@@ -121,9 +120,10 @@ def rate(per_step: float, noun: str = "wait", step: str = "step", each: str = "p
     return f"{count(waits, noun)} {'every' if waits == 1 else 'in'} {steps} {step}s"
 
 
-def part(when: str, phase: str = "", times: int = 0, apart: int = 0) -> str:
-    """When waits happen that are in no step: ``in set-up``, ``at each evaluation (every 500 steps)``,
-    ``in the one rollout seen``. `times` of the phase were seen, `apart` steps from each other."""
+def describe_phase(when: str, phase: str = "", times: int = 0, apart: int = 0) -> str:
+    """Describe when waits outside of steps happen: ``in set-up``, ``at each evaluation (every 500 steps)``,
+    ``in the one rollout seen``. `times` of the phase were seen, `apart` steps from each other.
+    """
     if not times:
         return WHEN[when]
     if times == 1 and not apart:
@@ -133,8 +133,8 @@ def part(when: str, phase: str = "", times: int = 0, apart: int = 0) -> str:
     return f"at each {phase} ({'every step' if apart == 1 else f'every {apart} steps'})"
 
 
-def in_column(per_step: float) -> str:
-    """The same in a column that is named for the step: ``2.5``, ``1 in 10``."""
+def rate_in_column(per_step: float) -> str:
+    """Format a rate for a column headed "per step": ``2.5``, ``1 in 10``."""
     if per_step <= 0 or per_step >= 1:
         return number(round(per_step, 2))
     part = Fraction(per_step).limit_denominator(1000)
@@ -142,27 +142,27 @@ def in_column(per_step: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """`value` with three significant digits and no exponent: ``187``, ``18.3``, ``4.05``."""
+    """Format with three significant digits and no exponent: ``187``, ``18.3``, ``4.05``."""
     decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-_LEAST_MONEY = 0.0001
-"""An amount below which no digits are told: nobody pays so little."""
+_MIN_MONEY = 0.0001
+"""Smallest amount of money whose digits are shown."""
 
 
-def places(value: float) -> str:
-    """An amount of money, with the digits that matter: ``0.042``, ``1.80``, ``1,234``."""
+def money(value: float) -> str:
+    """Format an amount of money with the digits that matter: ``0.042``, ``1.80``, ``1,234``."""
     if value >= 100:
         return f"{value:,.0f}"
-    if 0 < value < _LEAST_MONEY:
-        return f"<{_LEAST_MONEY:.4f}"
+    if 0 < value < _MIN_MONEY:
+        return f"<{_MIN_MONEY:.4f}"
     return f"{value:.2f}" if value >= 1 else f"{value:.2g}" if value else "0"
 
 
-def about(value: float) -> str:
-    """`value` with three significant digits, however large: ``195,000``, ``3,050``, ``12.5``."""
+def three_figures(value: float) -> str:
+    """Format with three significant digits, however large: ``195,000``, ``3,050``, ``12.5``."""
     if value < 999.5:
         return three_digits(value)
     grain = 10 ** (len(str(round(value))) - 3)
@@ -170,7 +170,7 @@ def about(value: float) -> str:
 
 
 def duration(ns: float) -> str:
-    """Nanoseconds as people write them: ``4.1 µs``, ``18.3 ms``, ``1.21 s``."""
+    """Format nanoseconds: ``4.1 µs``, ``18.3 ms``, ``1.21 s``."""
     for unit, length in (("s", 1e9), ("ms", 1e6)):
         if ns >= 0.9995 * length:
             return f"{three_digits(ns / length)} {unit}"
@@ -178,7 +178,7 @@ def duration(ns: float) -> str:
 
 
 def span(ns: float) -> str:
-    """A time that people wait for: ``18.3 ms``, ``42 s``, ``2.9 min``, ``7.5 h``, ``3.1 days``."""
+    """Format a time that people wait for: ``18.3 ms``, ``42 s``, ``2.9 min``, ``7.5 h``, ``3.1 days``."""
     for unit, seconds, least in (("days", 86_400, 172_800), ("h", 3_600, 5_400), ("min", 60, 90)):
         if ns >= least * 1e9:
             return f"{three_digits(ns / seconds / 1e9)} {unit}"
@@ -186,23 +186,23 @@ def span(ns: float) -> str:
 
 
 def spans(least: float, most: float) -> str:
-    """``2–4 min``; with both units where they differ."""
+    """Format an interval of such times: ``2–4 min``; with both units if they differ."""
     low, _, unit = span(_two_digits(least)).rpartition(" ")
     high, _, high_unit = span(_two_digits(most)).rpartition(" ")
     return f"{low}–{high} {unit}" if unit == high_unit else f"{low} {unit} – {high} {high_unit}"
 
 
-_NARROW = 1.2
-"""The ends of an interval that spans more than this factor have two digits."""
+_MAX_NARROW_RATIO = 1.2
+"""Ends of an interval wider than this factor get two digits only."""
 
 
-def reach(least: float, most: float) -> str:
-    """An interval in nanoseconds, in one unit where that can be read: ``1.8–5.3 ms``, ``0.87–3.1 ms``,
-    ``13 µs–2 ms``.
+def duration_range(least: float, most: float) -> str:
+    """Format an interval in nanoseconds, in one unit if readable: ``1.8–5.3 ms``, ``0.87–3.1 ms``, ``13 µs–2
+    ms``.
 
-    What an interval says is no more exact than its width.
+    The numbers are no more exact than the interval is wide.
     """
-    if most > _NARROW * least:
+    if most > _MAX_NARROW_RATIO * least:
         least, most = _two_digits(least), _two_digits(most)
     high = duration(most)
     length = {"s": 1e9, "ms": 1e6, "µs": 1e3}[high.rpartition(" ")[2]]
@@ -215,7 +215,7 @@ def _two_digits(value: float) -> float:
 
 
 def size(nbytes: int) -> str:
-    """Bytes as people write them, powers of 1000: ``512 B``, ``12.3 GB``."""
+    """Format bytes in powers of 1000: ``512 B``, ``12.3 GB``."""
     for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= 0.9995 * length:
             return f"{three_digits(nbytes / length)} {unit}"
@@ -223,66 +223,67 @@ def size(nbytes: int) -> str:
 
 
 def binary_size(nbytes: float) -> str:
-    """Bytes as torch writes memory, powers of 1024: ``512 B``, ``139 MiB``, ``84.3 GiB``."""
+    """Format bytes in powers of 1024, as torch does: ``512 B``, ``139 MiB``, ``84.3 GiB``."""
     for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if nbytes >= 0.9995 * (1 << power):
             return f"{three_digits(nbytes / (1 << power))} {unit}"
     return f"{max(int(nbytes), 0)} B"
 
 
-def between(least: float, most: float) -> str:
-    """Two sizes that something lies between: ``0.53–1.49 GiB``, ``900 MiB–1.2 GiB``."""
+def binary_size_range(least: float, most: float) -> str:
+    """Format a range of sizes: ``0.53–1.49 GiB``, ``900 MiB–1.2 GiB``."""
     unit = unit_of(most)
     return f"{in_unit(least, unit) if unit_of(least) == unit else binary_size(least)}–{binary_size(most)}"
 
 
 def unit_of(nbytes: float) -> str:
-    """The unit in which :func:`binary_size` writes `nbytes`."""
+    """Return the unit in which :func:`binary_size` writes `nbytes`."""
     return binary_size(nbytes).rpartition(" ")[2]
 
 
 def in_unit(nbytes: float, unit: str) -> str:
-    """`nbytes` in that unit, which is not written: ``12.6`` of GiB."""
+    """Format `nbytes` in `unit` without writing it: ``12.6`` for GiB."""
     length = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(unit)
     return three_digits(nbytes / length)
 
 
 def percent(fraction: float) -> str:
-    """A part of a whole: ``9.8 %``, ``33 %``; what is no part of it is cut off at 0 and 100."""
+    """Format a fraction of a whole: ``9.8 %``, ``33 %``; limited to 0 to 100 %."""
     value = 100 * min(max(fraction, 0.0), 1.0)
     if 0 < value < 0.05:
         return "under 0.1 %"
     return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
-def host(speed: HostSpeed) -> str:
-    """Whose CPU an estimate is for: ``this machine's: 0.8 × the usual time``."""
+def describe_host(speed: HostSpeed) -> str:
+    """Describe whose CPU an estimate is for: ``this machine's: 0.8 × the usual time``."""
     whose = "this machine's" if speed.measured else "as given"
     return f"{whose}: {speed.factor:.2g} × the usual time"
 
 
-_ONE = {"syncs": "sync", "retries": "retry"}
+_SINGULAR = {"syncs": "sync", "retries": "retry"}
 
 
-def change(before: float, after: float, unit: str, bound: bool = False) -> str:
-    """``8.8 → 1.9 ms``, ``89.4 → 71.0 GiB``, ``7 → 0 syncs``; "" where either is unknown (below 0).
+def describe_change(before: float, after: float, unit: str, bound: bool = False) -> str:
+    """Format a change: ``8.8 → 1.9 ms``, ``89.4 → 71.0 GiB``, ``7 → 0 syncs``; "" if either is unknown (below
+    0).
 
-    With `bound` the second is the least it can be: ``4.7 → 4.3 ms at best``.
+    With `bound` the second is the least possible: ``4.7 → 4.3 ms at best``.
     """
     if before < 0 or after < 0:
         return ""
     best = " at best" if bound else ""
     if unit in ("syncs", "retries"):
         after = round(after, 2)
-        return f"{number(before)} → {number(after)} {_ONE[unit] if after == 1 else unit}{best}"
-    told = duration if unit == "ns" else binary_size
-    was, now = told(before), told(after)
+        return f"{number(before)} → {number(after)} {_SINGULAR[unit] if after == 1 else unit}{best}"
+    format_value = duration if unit == "ns" else binary_size
+    was, now = format_value(before), format_value(after)
     if was == now and after < before:  # more digits than usual, where they are what tells the two apart
-        return f"{was} → {now}, {told(before - after)} less{best}"
+        return f"{was} → {now}, {format_value(before - after)} less{best}"
     amount, _, scale = was.rpartition(" ")
     return f"{amount if now.endswith(' ' + scale) else was} → {now}{best}"
 
 
 def each_time(every: int) -> str:
-    """``in every step``, ``every 5 steps``."""
+    """Format an interval of steps: ``in every step``, ``every 5 steps``."""
     return "in every step" if every <= 1 else f"every {every} steps"

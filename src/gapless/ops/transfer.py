@@ -67,7 +67,7 @@ def _move_batch(value: Any, device: torch.device, dtype: torch.dtype | None) -> 
         moves = hasattr(leaf, "to") and not isinstance(leaf, (type, torch.nn.Module))
         return leaf.to(device, non_blocking=True) if moves else leaf
 
-    return trees.mapped(value, send, move_by_method)
+    return trees.map_tensors(value, send, move_by_method)
 
 
 def _copy_to_device(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gapless.prove import tree
-from gapless.trees import rebuilt
+from gapless.trees import rebuild
 
 
 class BoundedFitter:
@@ -38,7 +38,7 @@ class BoundedFitter:
                 self.fit(old, new, where + step)
                 for old, (step, new) in zip(before, tree.parts(after) or (), strict=True)
             ]
-            return rebuilt(after, own)
+            return rebuild(after, own)
         return after
 
     def _cut_rows(self, before: torch.Tensor, after: torch.Tensor, where: str) -> torch.Tensor:
@@ -68,7 +68,7 @@ class BoundedFitter:
             for at, field in enumerate(fields)
         ]
         if isinstance(before, (list, tuple)):
-            return rebuilt(before, fitted_fields) if len(before) == len(fitted_fields) else after
+            return rebuild(before, fitted_fields) if len(before) == len(fitted_fields) else after
         return fitted_fields[0] if len(fitted_fields) == 1 else after
 
 

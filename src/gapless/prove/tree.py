@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gapless.trees import rebuilt
+from gapless.trees import rebuild
 
 Visit = Callable[[str, Any], Any]
 
@@ -71,4 +71,4 @@ def map_tensors(value: Any, path: str, visit: Visit) -> Any:
     if not held or not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves(value, path)):
         return value
     mapped_parts = [map_tensors(part, path + step, visit) for step, part in held]
-    return rebuilt(value, mapped_parts)
+    return rebuild(value, mapped_parts)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from gapless.model import Change, Finding, Report, SourceLine, Verdict
-from gapless.model.wording import change
+from gapless.model.wording import describe_change
 from gapless.render import _words as words
 from gapless.render._style import Style
 from gapless.rules._places import short_path
@@ -107,7 +107,7 @@ def numbers(lines: Sequence[int]) -> str:
 
 def effect(each: Change, bound: bool = True) -> str:
     """``8.8 → 1.9 ms``; ``at best`` where the saving is an upper limit and `bound` asks to say so."""
-    return change(each.before, each.after, each.unit, bound and each.bound)
+    return describe_change(each.before, each.after, each.unit, bound and each.bound)
 
 
 def effects(verdict: Verdict) -> tuple[str, list[str]]:

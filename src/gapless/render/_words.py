@@ -9,7 +9,16 @@ from gapless.model.estimate import Estimate, Range
 from gapless.model.loading import Diagnosis
 from gapless.model.memory_report import MemoryReport
 from gapless.model.profile import Price
-from gapless.model.wording import count, duration, number, part, percent, reach, renamed, size
+from gapless.model.wording import (
+    count,
+    describe_phase,
+    duration,
+    duration_range,
+    number,
+    percent,
+    rename_steps,
+    size,
+)
 
 _NOTHING = 1_000
 """Nanoseconds that are nothing."""
@@ -32,14 +41,14 @@ def often(frequency: Frequency, steady: int) -> str:
     if not waits:  # no sync: a pattern of the memory, or of a loader
         if when == "some-steps" and frequency.every:
             return f"every {frequency.every} steps"
-        return part(when) if when != "no-steps" else ""
+        return describe_phase(when) if when != "no-steps" else ""
     told = "once" if waits == 1 else times(waits)
     if when == "some-steps":
         if frequency.every:
             return f"{told} every {frequency.every} steps"
         hit = round(frequency.per_step * steady / waits)
         return f"{told} in {hit} of {steady} steps"
-    return f"{told} {part(when, frequency.phase, frequency.times, frequency.apart)}"
+    return f"{told} {describe_phase(when, frequency.phase, frequency.times, frequency.apart)}"
 
 
 def matters(finding: Finding) -> bool:
@@ -57,7 +66,7 @@ def weight(finding: Finding, report: Report) -> str:
     if finding.is_graph:
         return "CUDA refuses it" if finding.name == _REFUSED else "wrong numbers"
     if loss is None:
-        return renamed(often(finding.frequency, report.steps.steady), report.steps.noun)
+        return rename_steps(often(finding.frequency, report.steps.steady), report.steps.noun)
     if not (loss.idle or loss.blocked):
         return ""
     if loss.unknown:
@@ -85,7 +94,7 @@ def saving(finding: Finding, report: Report) -> list[str]:
         return []
     if price.estimated:
         told = [_estimated(price, estimate)] if estimate is not None or price.of else []
-        return [renamed(each, report.steps.noun) for each in told]
+        return [rename_steps(each, report.steps.noun) for each in told]
     prices = profile.prices if profile is not None else None
     if not price.waits or profile is None or prices is None:
         return []
@@ -154,7 +163,7 @@ def _reach(price: Price) -> str:
     """The interval, where it is wide enough to be worth telling."""
     if price.most_last - price.least_last < 0.01 * price.last:
         return ""
-    return f" ({reach(price.least_last, price.most_last)})"
+    return f" ({duration_range(price.least_last, price.most_last)})"
 
 
 def operators(finding: Finding) -> str:
@@ -226,7 +235,7 @@ def _about_loader(diagnosis: Diagnosis) -> list[str]:
 
 def _about_memory(report: MemoryReport, noun: str, path: Naming) -> list[str]:
     parts = [count(report.allocations, "allocation")]
-    parts += [renamed(count(report.steps, "step"), noun)] if report.steps else []
+    parts += [rename_steps(count(report.steps, "step"), noun)] if report.steps else []
     parts += [duration(report.span)] if report.span >= 0 else []
     parts += [f"GPU {report.device}", report.settings or "default settings"]
     return [*parts, path(report.path)] if report.path else parts
@@ -239,7 +248,7 @@ def _about_run(report: Report, path: Naming) -> list[str]:
     if environment.device:
         parts.append(("emulated " if environment.emulated else "") + environment.device)
     if report.steps.seen:
-        steady = renamed(count(report.steps.steady, "steady step"), report.steps.noun)
+        steady = rename_steps(count(report.steps.steady, "steady step"), report.steps.noun)
         loops = len(report.steps.side_by_side)
         where = f" in {loops} training loops side by side" if loops else ""
         parts.append(f"{steady}{where}, each ending with {report.steps.source}")

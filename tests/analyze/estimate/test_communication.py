@@ -15,11 +15,11 @@ from gapless.analyze.estimate.collective_times import (
     latency,
 )
 from gapless.model.gpus import find
-from gapless.model.programme import Entry, Programme, sheet
+from gapless.model.programme import Entry, Programme, gpu_limits
 
 GB = 10**9
-A100 = Programme(gpu=sheet(find("a100")), node=8)
-L4 = Programme(gpu=sheet(find("l4")), node=8)
+A100 = Programme(gpu=gpu_limits(find("a100")), node=8)
+L4 = Programme(gpu=gpu_limits(find("l4")), node=8)
 
 
 def entry(ranks: int, group: str, nbytes: int = GB, name: str = "all_reduce") -> Entry:
@@ -65,7 +65,7 @@ def test_more_bytes_take_longer_and_nothing_is_free(nbytes: int, ranks: int) -> 
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"])
 @pytest.mark.parametrize("gpu", ["v100", "a100", "h100", "b200", "l40s", "rtx4090"])
 def test_more_ranks_begin_later_and_none_is_certain(gpu: str, name: str) -> None:
-    programme = Programme(gpu=sheet(find(gpu)), node=8)
+    programme = Programme(gpu=gpu_limits(find(gpu)), node=8)
     groups = [entry(ranks, f"all {ranks} ranks", GB, name) for ranks in (2, 4, 8, 16, 256)]
     begins = [latency(one, programme) for one in groups]
     assert begins == sorted(begins)
@@ -93,7 +93,7 @@ def test_more_ranks_begin_later_and_none_is_certain(gpu: str, name: str) -> None
     ],
 )
 def test_what_was_measured(gpu: str, name: str, ranks: int, nbytes: int, measured: float) -> None:
-    programme = Programme(gpu=sheet(find(gpu)), node=8)
+    programme = Programme(gpu=gpu_limits(find(gpu)), node=8)
     time = collective_time(entry(ranks, f"all {ranks} ranks", nbytes, name), programme)
     assert time / 1e6 == pytest.approx(measured, rel=0.25)
 

@@ -15,7 +15,7 @@ from gapless.analyze.estimate.spread import time_spread
 from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.gpus import find
-from gapless.model.programme import Entry, sheet
+from gapless.model.programme import Entry, gpu_limits
 
 TABLES = Path(__file__).resolve().parents[4] / "shared" / "kernel_times"
 GPUS = {"A100-SXM-80GB": "a100", "H100-SXM-80GB": "h100", "H200-SXM-141GB": "h200", "B200-SXM-180GB": "b200"}
@@ -51,7 +51,7 @@ def test_products_in_16_bits(table: str, gpus: tuple[str, ...], most: float) -> 
             if line["family"] == "matmul" and zlib.crc32(line["dims"].encode()) % 5 == 0
         ]
     for gpu in gpus:
-        card = sheet(find(GPUS[gpu]))
+        card = gpu_limits(find(GPUS[gpu]))
         mine = list(islice(((dims, us) for name, dims, us in lines if name == gpu and us >= 100), 500))
         real = np.array([us for _, us in mine]) * 1e3
         asked = [work(product(dims)) for dims, _ in mine]

@@ -16,9 +16,9 @@ from gapless.analyze.kernel_times.durations import device_time, peak
 from gapless.analyze.kernel_times.families import family_of
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.gpus import CARDS
-from gapless.model.programme import Entry, Gpu, sheet
+from gapless.model.programme import Entry, Gpu, gpu_limits
 
-SHEETS = [sheet(card) for card in CARDS]
+SHEETS = [gpu_limits(card) for card in CARDS]
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 

@@ -22,11 +22,11 @@ from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
 from gapless.model import gpus
 from gapless.model.optimizer import Joined, OptimizerUse
-from gapless.model.programme import Entry, HostSpeed, Programme, sheet
+from gapless.model.programme import Entry, HostSpeed, Programme, gpu_limits
 from gapless.model.ranges import Range
 from gapless.rules.gap507_optimizer_one_by_one import OptimizerOneByOne
 
-L4, A100, T4 = (sheet(gpus.find(name)) for name in ("l4", "a100", "t4"))
+L4, A100, T4 = (gpu_limits(gpus.find(name)) for name in ("l4", "a100", "t4"))
 
 
 def adamw(sizes: list[int], **more: object) -> Entry:
@@ -279,7 +279,7 @@ def test_an_update_takes_python_for_each_group_and_parameter():
 
 def test_an_operator_over_one_small_tensor_takes_little_more_than_its_start():
     """In a profile of a B300 a copy of one takes 1.6 µs, and of four 1.7 µs."""
-    b200 = sheet(gpus.find("b200"))
+    b200 = gpu_limits(gpus.find("b200"))
     assert 1_500 < device_time(work(foreach([384])), b200) < 2_000
     # What an update has just gone through comes from the cache.
     first = msgspec.structs.replace(foreach([CHUNK], 2), optimizer=False)
@@ -289,7 +289,7 @@ def test_an_operator_over_one_small_tensor_takes_little_more_than_its_start():
 
 def test_the_host_beside_a_v100_is_older():
     """As the shortest times of operators have it in NeuSight's tables."""
-    hosts = [times_of(Programme(gpu=sheet(gpus.find(name)))).host for name in ("v100", "a100")]
+    hosts = [times_of(Programme(gpu=gpu_limits(gpus.find(name)))).host for name in ("v100", "a100")]
     assert hosts == [USUAL.paced(V100_HOST_FACTOR), USUAL]
     assert V100_HOST_FACTOR > 1
 

@@ -17,7 +17,7 @@ from gapless.analyze.kernel_times.durations import CLOCK, device_time, peak
 from gapless.analyze.kernel_times.families import CONVOLUTION, DISTANCE, MATMUL, UNKNOWN
 from gapless.analyze.kernel_times.operator_work import TURNED, work
 from gapless.model.gpus import find
-from gapless.model.programme import Entry, sheet
+from gapless.model.programme import Entry, gpu_limits
 
 
 def entry(name: str, inputs=(), outputs=(), dtype: str = "float32", size: int = 4, **more) -> Entry:
@@ -243,7 +243,7 @@ def test_a_norm_copies_what_does_not_lie_in_rows(order, kernels):
 
 def test_a_layers_weight_is_in_no_cache():
     """On a GPU whose cache would hold it, a batch of products as large is faster."""
-    ada = sheet(find("rtx4090"))
+    ada = gpu_limits(find("rtx4090"))
     layer = work(entry("mm", [(64, 4096), (4096, 4096)], [(64, 4096)], "bfloat16", 2))
     batch = work(entry("bmm", [(16, 64, 1024), (16, 1024, 1024)], [(16, 64, 1024)], "bfloat16", 2))
     assert (layer.cold, batch.cold) == (2 * 4096 * 4096, 0)
@@ -337,7 +337,7 @@ def test_a_gpu_without_tf32_has_its_peak_in_fp32():
     """torch lets convolutions run as TF32 wherever they can: a V100 cannot."""
     asked = entry("mm", [(64, 64)] * 2, [(64, 64)], tf32=True)
     for gpu, unit, top in (("v100", "fp32", 15.7), ("a100", "tf32", 156)):
-        done = measure_throughput([(asked,)], [], Times(sheet(find(gpu))))
+        done = measure_throughput([(asked,)], [], Times(gpu_limits(find(gpu))))
         assert (done.unit, done.peak) == (unit, top)
 
 
@@ -473,7 +473,7 @@ def test_batch_norms_that_take_no_statistics_read_once():
 
 def test_small_kernels_start_later_on_older_cards():
     small = work(entry("add", [(8, 8)] * 2, [(8, 8)]))
-    old, new = (device_time(small, sheet(find(name))) for name in ("v100", "h100"))
+    old, new = (device_time(small, gpu_limits(find(name))) for name in ("v100", "h100"))
     assert old == pytest.approx(1.4 * new, rel=0.05)
 
 
@@ -521,7 +521,7 @@ def test_a_distance_of_two_rows_takes_a_block_of_threads():
         outputs=((queries, boxes),), elements=queries * boxes, reads=16 * (queries + boxes),
         writes=4 * queries * boxes,
     )  # fmt: skip
-    card = sheet(find("rtx5070ti"))
+    card = gpu_limits(find("rtx5070ti"))
     assert work(made).family == DISTANCE
     assert 4 * device_time(work(made), card) == pytest.approx(16e6, rel=0.1)
     wide = msgspec.structs.replace(made, inputs=((queries, 64), (boxes, 64)))

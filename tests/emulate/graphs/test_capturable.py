@@ -49,7 +49,7 @@ def test_every_metric_updates_and_computes_in_a_graph() -> None:
             if not list(trees.tensors(given[0])):
                 continue  # of words, which are counted on the CPU
             eager, metric = sample.make().to("cuda"), sample.make().to("cuda")
-            static = trees.mapped(given[0], torch.clone)
+            static = trees.map_tensors(given[0], torch.clone)
             metric.update(*static)
             if not sample.may_wait:
                 metric.compute()

@@ -34,7 +34,7 @@ from gapless.model import Session, Site
 from gapless.model.estimate import BATCHES_IN_TIME, Compiling, Estimate, Range
 from gapless.model.optimizer import Joined, OptimizerUse
 from gapless.model.profile import Price, Prices
-from gapless.model.programme import MOST_ITEMS, Calibration, Programme
+from gapless.model.programme import MAX_ITEMS, Calibration, Programme
 from gapless.model.source import SourceLine
 from gapless.replay.change import ReplayChange
 from gapless.replay.model import ReplayRefusal
@@ -99,7 +99,7 @@ def estimate(
         return Estimate(gpu=gpu, refused="the run took no training step")
     whole = recorded_steps(programme, steps)
     if not whole:
-        bound = f": no more than {MOST_ITEMS:,} operators of one are kept" if programme.truncated else ""
+        bound = f": no more than {MAX_ITEMS:,} operators of one are kept" if programme.truncated else ""
         return Estimate(gpu=gpu, refused=f"no steady step was recorded whole{bound}")
     eager = choose_steps(whole)
     order = [fuse(step) for step in eager]
@@ -121,7 +121,7 @@ def estimate(
     missing = count_left_out(programme, steps)
     if missing:
         plural = "step" if missing == 1 else "steps"
-        sentence = f"{missing} {plural} of more than {MOST_ITEMS:,} operators left out"
+        sentence = f"{missing} {plural} of more than {MAX_ITEMS:,} operators left out"
         estimate_ = msgspec.structs.replace(estimate_, assumptions=(*estimate_.assumptions, sentence))
     return msgspec.structs.replace(
         estimate_,

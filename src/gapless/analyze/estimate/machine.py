@@ -198,7 +198,7 @@ class _Machine:
         self.spend(max(self.host.forward - call, 0))
         end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
         # What was not measured on such a GPU is attributed to the synchronize, as the replay does.
-        blocks = waits and copies.held(memory, to_device, nbytes) is True
+        blocks = waits and copies.call_blocks(memory, to_device, nbytes) is True
         self.held += max(end + DEFAULT_RETURN_NS - self.now - call, 0) if blocks else 0
         row = self.call("cudaMemcpyAsync", max(call, end + DEFAULT_RETURN_NS - self.now) if blocks else call)
         self.working += call

@@ -14,7 +14,7 @@ import numpy as np
 from gapless.analyze.kernel_times.families import family_of
 from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.model.gpus import GPUS
-from gapless.model.programme import Calibration, Entry, Measured, Programme, Shape, sheet
+from gapless.model.programme import Calibration, Entry, Measured, Programme, Shape, gpu_limits
 from gapless.replay.clock import HostClock
 from gapless.replay.host import loader_rows
 from gapless.replay.waits import find_waits
@@ -72,7 +72,7 @@ def calibrate(path: str, programme: Programme) -> Programme:
     """
     measured = read_calibration(path, programme)
     card = next((gpu for gpu in GPUS if gpu.name == measured.gpu), None)
-    gpu = sheet(card) if card is not None else programme.gpu
+    gpu = gpu_limits(card) if card is not None else programme.gpu
     return msgspec.structs.replace(programme, calibration=measured, gpu=gpu)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gapless.model.estimate import SURE, Estimate
-from gapless.model.wording import host, percent
+from gapless.model.estimate import MIN_SURE_SHARE, Estimate
+from gapless.model.wording import describe_host, percent
 
 _LIMIT_WORDS = {
     "host": ("the CPU", ", which launches the kernels"),
@@ -25,10 +25,10 @@ def limit_sentence(estimate: Estimate) -> str:
         assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
         speed_note = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
         return f"Cannot tell what limits it: {limit}{speed_note}"
-    certainty = "Almost certainly" if estimate.sure >= SURE else f"Probably ({percent(estimate.sure)})"
+    certainty = "Almost certainly" if estimate.sure >= MIN_SURE_SHARE else f"Probably ({percent(estimate.sure)})"
     speed_note = ""
     if estimate.limiter == "host" and not estimate.calibrated:
-        speed_note = f" ({host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
+        speed_note = f" ({describe_host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
     return f"{certainty} limited by {limit}{speed_note}"
 
 

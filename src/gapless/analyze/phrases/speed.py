@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model.estimate import Range, Throughput
-from gapless.model.wording import about, duration, number, percent, reach, three_digits
+from gapless.model.wording import duration, duration_range, number, percent, three_digits, three_figures
 
 
 def time_range(time: Range) -> str:
     """Return ``502 µs (320–860 µs)``; without the interval if its ends look alike."""
     ends = {duration(each) for each in (time.least, time.likely, time.most)}
-    return duration(time.likely) + (f" ({reach(time.least, time.most)})" if len(ends) > 1 else "")
+    return duration(time.likely) + (f" ({duration_range(time.least, time.most)})" if len(ends) > 1 else "")
 
 
 def speed_rows(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
@@ -21,7 +21,7 @@ def speed_rows(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
             per_step = number(round(counted.number, 2))
             yield f"{name} per second, {per_step} per step", speed_text(counted.number, step)
     if done.flops and done.peak:
-        unit = f"{about(done.peak)} TFLOP/s in {done.unit}"
+        unit = f"{three_figures(done.peak)} TFLOP/s in {done.unit}"
         yield (
             f"share of the peak, {unit}, that the model's arithmetic uses (MFU)",
             format_utilisation(done, step),
@@ -45,7 +45,9 @@ def samples_or_tokens(done: Throughput | None) -> tuple[float, str]:
 
 def speed_text(each: float, step: Range) -> str:
     """Return how many per second if a step has `each`: ``3,050 (1,530–4,720)``."""
-    least, likely, most = (about(each * 1e9 / length) for length in (step.most, step.likely, step.least))
+    least, likely, most = (
+        three_figures(each * 1e9 / length) for length in (step.most, step.likely, step.least)
+    )
     return f"{likely} ({least}–{most})"
 
 

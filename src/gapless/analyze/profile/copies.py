@@ -75,7 +75,7 @@ def copy_limits(timeline: Timeline, device: int) -> dict[bool, tuple[float, bool
     large = (work.device == device) & (work.bytes >= _MIN_LARGE_BYTES) & (work.end > work.start)
     shown = [_median_rate(timeline, large & kinds.pinned & of) for of in (kinds.to_device, kinds.to_host)]
     name = next((gpu.name for gpu in timeline.facts.gpus if gpu.number == device), "")
-    rated = PINNED * gpus.link(name)
+    rated = PINNED * gpus.pcie_bandwidth(name)
     limits = {}
     for to_device, own, other in ((True, shown[0], shown[1]), (False, shown[1], shown[0])):
         any_rate = _fastest(timeline, large & (kinds.to_device if to_device else kinds.to_host))

@@ -8,7 +8,7 @@ from gapless.analyze.run.assumed import decisions
 from gapless.analyze.run.loop import ReadSource
 from gapless.files.input import source_text
 from gapless.model import Session, Verdict
-from gapless.model.assumption import Assumption, FailedDry, answer
+from gapless.model.assumption import Assumption, FailedDry, describe_answer
 
 _UNRELATED_ERRORS = frozenset(
     {
@@ -52,7 +52,7 @@ def _nearest(assumptions: tuple[Assumption, ...], where: str) -> tuple[str, ...]
 
     nearest = sorted(assumptions, key=distance)[:_MAX_NAMED]
     return tuple(
-        f"{answer(assumption)} at {assumption.line.short}"
+        f"{describe_answer(assumption)} at {assumption.line.short}"
         for assumption in nearest
         if assumption.line is not None
     )

@@ -16,7 +16,7 @@ from gapless.model import Finding, Mark, Report, Session, Table, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.source import Stack
 from gapless.model.tally import UNTRAINED
-from gapless.model.wording import renamed
+from gapless.model.wording import rename_steps
 
 TRAINING_STEP = "step"
 ITERATION, BATCH, TOKEN, DENOISING, REQUEST = "iteration", "batch", "token", "denoising step", "request"
@@ -88,7 +88,7 @@ def with_own_noun(report: Report) -> Report:
     """Return `report` of a run that trains nothing with its iterations called by their noun."""
     if report.steps.noun == TRAINING_STEP:
         return report
-    words = partial(renamed, noun=report.steps.noun)
+    words = partial(rename_steps, noun=report.steps.noun)
     return msgspec.structs.replace(
         report,
         verdict=_verdict(report.verdict, words),

@@ -15,7 +15,7 @@ from gapless.analyze.run.turns import are_in_turn
 from gapless.files.input import source_text
 from gapless.model import Event, Mark
 from gapless.model.source import user_line
-from gapless.model.tally import ADVANCING, PLACE, StepTally, StrandTally, step_ends
+from gapless.model.tally import ADVANCING, PLACE_SEPARATOR, StepTally, StrandTally, step_ends
 
 __all__ = ["WARM_UP", "StepTally", "Steps", "find_steps"]
 
@@ -179,7 +179,7 @@ def _optimizers(tally: StepTally, strand: StrandTally) -> str:
     """Say which optimizers end the steps of a strand, and how often others step in each."""
     defining = strand.defining("optimizer")
     optimizers = [name for name, stepper in strand.steppers.items() if stepper.kind == "optimizer"]
-    places = {name.partition(PLACE)[0] for name in optimizers}
+    places = {name.partition(PLACE_SEPARATOR)[0] for name in optimizers}
     if len(places) == 1 < len(optimizers) and len(defining) == 1:
         kind = places.pop().split("#")[0]
         return f"{kind} (at {len(optimizers)} lines of the loop)"

@@ -11,7 +11,7 @@ from gapless.model import Report, Table
 from gapless.model.attempt import Attempt
 from gapless.model.memory_report import Buffers
 from gapless.model.table import Row, table
-from gapless.model.wording import about, duration
+from gapless.model.wording import duration, three_figures
 
 
 def search_table(report: Report) -> Table | None:
@@ -75,7 +75,7 @@ def _row(attempt: Attempt, name: str, unit: str, nccl: Buffers | None, best: boo
         cells = ("no", "", attempt.failed, *([""] if unit else []), _took(attempt))
         return Row((name, *cells), "dim")
     each, _ = samples_or_tokens(attempt.throughput)
-    speed = about(each * 1e9 / attempt.step.likely) if each and attempt.step.likely else ""
+    speed = three_figures(each * 1e9 / attempt.step.likely) if each and attempt.step.likely else ""
     cells = (
         until_full(attempt.lasts) or cell(attempt.fits, attempt.left, nccl if attempt.has >= 0 else None),
         format_memory(attempt),

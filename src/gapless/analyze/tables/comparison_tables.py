@@ -20,7 +20,16 @@ from gapless.model.comparison import (
 )
 from gapless.model.memory_comparison import MemoryComparison
 from gapless.model.table import Row, row, table
-from gapless.model.wording import CAUSES, TENSORS, binary_size, count, duration, in_column, number, part
+from gapless.model.wording import (
+    CAUSES,
+    TENSORS,
+    binary_size,
+    count,
+    describe_phase,
+    duration,
+    number,
+    rate_in_column,
+)
 
 _MIN_SHARE = 0.005
 """Share of the whole by which a part must change to make it better or worse."""
@@ -236,11 +245,11 @@ def _costs(comparison: Comparison, change: FindingChange) -> tuple[str, ...]:
     if comparison.of == "sessions":
         timing = change.finding.frequency
         if timing.per_step:
-            return in_column(change.calls_before), in_column(change.calls_after), "per step"
+            return rate_in_column(change.calls_before), rate_in_column(change.calls_after), "per step"
         return (
             number(change.calls_before),
             number(change.calls_after),
-            part(timing.when, timing.phase, timing.times),
+            describe_phase(timing.when, timing.phase, timing.times),
         )
     if max(change.idle_before, change.idle_after) > 0:
         return f"idle {duration(change.idle_before)}", f"idle {duration(change.idle_after)}"

@@ -18,7 +18,15 @@ from gapless.model.memory_report import (
     Trial,
 )
 from gapless.model.table import Cell, Row, Tone, table
-from gapless.model.wording import TENSORS, between, binary_size, change, count, duration, percent
+from gapless.model.wording import (
+    TENSORS,
+    binary_size,
+    binary_size_range,
+    count,
+    describe_change,
+    duration,
+    percent,
+)
 
 _MIN_SAVED_SHARE = 0.02
 """Share of the peak that a setting must save to be marked as better."""
@@ -124,7 +132,7 @@ def _room(report: MemoryReport) -> Table | None:
 def _nccl(buffers: Buffers, total: int) -> tuple[str, str]:
     """Return bytes and share of NCCL's buffers as ranges."""
     least, most = format_share(buffers.least / total), format_share(buffers.most / total)
-    return between(buffers.least, buffers.most), least if least == most else f"{least}–{most}"
+    return binary_size_range(buffers.least, buffers.most), least if least == most else f"{least}–{most}"
 
 
 def _source_of(part: Part) -> str:
@@ -233,7 +241,9 @@ def kept_advice(kept: Kept) -> str:
     """Say what a name keeps alive and how to release it."""
     at = f"{_tail(kept.line.file, 1)}:{kept.line.line}" if kept.line else kept.operator
     label = f"`{kept.name}` ({at})" if kept.name else f"the result of {at}"
-    gain = f"saves {binary_size(kept.saves)} at the peak ({change(kept.before, kept.after, 'bytes')})"
+    gain = (
+        f"saves {binary_size(kept.saves)} at the peak ({describe_change(kept.before, kept.after, 'bytes')})"
+    )
     act = f"`del {kept.name}`" if kept.name else "releasing it"
     if kept.sure:
         return f"{label} is not used any more at the peak: {act} after the last use {gain}"

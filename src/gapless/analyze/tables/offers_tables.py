@@ -11,7 +11,16 @@ from gapless.model import Report, Table
 from gapless.model.memory_report import Buffers
 from gapless.model.offer import Offer
 from gapless.model.table import Row, Tone, table
-from gapless.model.wording import about, binary_size, duration, in_unit, places, reach, three_digits, unit_of
+from gapless.model.wording import (
+    binary_size,
+    duration,
+    duration_range,
+    in_unit,
+    money,
+    three_digits,
+    three_figures,
+    unit_of,
+)
 
 
 def offers_table(report: Report) -> Table | None:
@@ -70,11 +79,11 @@ def _cells(offer: Offer, nccl: Buffers | None) -> tuple[str, ...]:
         _fits(offer, nccl),
         _memory(offer),
         duration(step) if step else "not known",
-        about(offer.each * 1e9 / step) if offer.each and step else "",
+        three_figures(offer.each * 1e9 / step) if offer.each and step else "",
         _share(100 * done.utilisation(step)) if done is not None and has_step and done.flops else "",
-        places(offer.cost) if offer.cost >= 0 else "",
-        places(offer.epoch) if offer.epoch >= 0 else "",
-        places(offer.run) if offer.run >= 0 else "",
+        money(offer.cost) if offer.cost >= 0 else "",
+        money(offer.epoch) if offer.epoch >= 0 else "",
+        money(offer.run) if offer.run >= 0 else "",
     )
 
 
@@ -94,7 +103,7 @@ def _notes(report: Report) -> tuple[str, ...]:
         f"{gpu_short_name(offer.gpu)} {three_digits(offer.price)}" for offer in offers if offer.price >= 0
     ]
     ranges = [
-        f"{reach(offer.whole.least, offer.whole.most)} on the {gpu_short_name(offer.gpu)}"
+        f"{duration_range(offer.whole.least, offer.whole.most)} on the {gpu_short_name(offer.gpu)}"
         for offer in offers
         if offer.step.likely
     ]

@@ -10,11 +10,19 @@ from gapless.analyze.tables.memory_tables import tables as memory_tables
 from gapless.analyze.tables.offers_tables import offers_table
 from gapless.analyze.tables.readiness_tables import tables as readiness
 from gapless.model import Finding, Frequency, Report, SourceLine, Table
-from gapless.model.assumption import answer
+from gapless.model.assumption import describe_answer
 from gapless.model.estimate import Estimate
 from gapless.model.source import places
 from gapless.model.table import Row, table
-from gapless.model.wording import duration, host, in_column, number, part, percent, size
+from gapless.model.wording import (
+    describe_host,
+    describe_phase,
+    duration,
+    number,
+    percent,
+    rate_in_column,
+    size,
+)
 
 _MAX_TRAFFIC_ROWS = 6
 """Rows of communication shown without unfolding."""
@@ -49,7 +57,9 @@ def _assumptions_table(report: Report) -> Table | None:
         times = f"{number(assumption.times)} ×" + (
             f", {number(assumption.broken)} × the opposite" if assumption.broken else ""
         )
-        rows.append(Row((answer(assumption), times, assumption.made_by.lstrip("_"), assumption.line or "")))
+        rows.append(
+            Row((describe_answer(assumption), times, assumption.made_by.lstrip("_"), assumption.line or ""))
+        )
     if not rows:
         return None
     note = f"to set them: --assume {_place(report)}=VALUE"
@@ -87,7 +97,7 @@ def _traffic_table(report: Report) -> Table | None:
             + (" (backward)" if transfer.backward else "")
             + (" on the CPU" if transfer.host else ""),
             transfer.group,
-            in_column(transfer.times),
+            rate_in_column(transfer.times),
             size(transfer.sent),
             size(transfer.received),
             transfer.line or "",
@@ -113,7 +123,7 @@ def _part(timing: Frequency) -> str:
     if timing.rare:
         return f"every {timing.every} steps"
     repeats = f", {timing.times} seen" if timing.times > 1 else ""
-    return part(timing.when, timing.phase, timing.times, timing.apart) + repeats
+    return describe_phase(timing.when, timing.phase, timing.times, timing.apart) + repeats
 
 
 def _places(findings: list[Finding]) -> str | SourceLine:
@@ -149,7 +159,7 @@ def _estimate_table(report: Report) -> Table | None:
         Row(("CPU blocked in syncs", time_range(estimate.blocked))),
     ]
     if estimate.speed is not None:
-        rows.append(Row(("the CPU's speed", host(estimate.speed))))
+        rows.append(Row(("the CPU's speed", describe_host(estimate.speed))))
     rows += [
         Row(("limited by", _limit_cell(estimate))),
         Row(("cost of all syncs together", time_range(estimate.saved))),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gapless.analyze.phrases.fit import cheapest_offer, gpu_short_name
 from gapless.memory.nccl import cell
 from gapless.model import Report
-from gapless.model.wording import about, places
+from gapless.model.wording import money, three_figures
 
 _MIN_SAME_RATIO = 0.95
 """Ratio of steps from which they count as equally long: then the CPU takes the time."""
@@ -34,14 +34,14 @@ def offers_sentence(report: Report) -> Iterator[str]:
         )
     best = cheapest_offer(offers)
     if best is not None:
-        whole = f", {places(best.run)} for the whole run" if best.run >= 0 else ""
+        whole = f", {money(best.run)} for the whole run" if best.run >= 0 else ""
         parts.append(
-            f"cheapest: {gpu_short_name(best.gpu)} at {places(best.cost)} per million {best.unit}{whole}"
+            f"cheapest: {gpu_short_name(best.gpu)} at {money(best.cost)} per million {best.unit}{whole}"
         )
     speeds = [offer for offer in offers if offer.fits is not False and offer.each and offer.step.likely]
     fast = min(speeds, key=lambda offer: offer.whole.likely, default=None)
     if fast is not None and fast.whole.likely < _MIN_SAME_RATIO * max(offer.whole.likely for offer in speeds):
-        each = about(fast.each * 1e9 / fast.whole.likely)
+        each = three_figures(fast.each * 1e9 / fast.whole.likely)
         parts.append(f"fastest: {gpu_short_name(fast.gpu)} with about {each} {fast.unit}/s")
     if parts:
         text = "; ".join(parts)

@@ -9,7 +9,7 @@ import msgspec
 from gapless.analyze.run.phases import CHECKPOINT, EVALUATION, prefer_own_names
 from gapless.analyze.verdicts.changes import changes
 from gapless.model import Change, Recurrence, Report
-from gapless.model.wording import number, part
+from gapless.model.wording import describe_phase, number
 
 _MAX_NAMED = 3
 """Phases named in the first sentence."""
@@ -27,7 +27,7 @@ def phase_clause(report: Report, steps_too: bool) -> str:
     for phase in (many or reached)[:_MAX_NAMED]:
         about = "" if phase.waits == int(phase.waits) else "about "
         more = " more" if steps_too and not parts else ""
-        when = part(_when(phase.name), phase.name, phase.times, phase.every)
+        when = describe_phase(_when(phase.name), phase.name, phase.times, phase.every)
         parts.append(f"{about}{number(round(phase.waits))}{more} {when}")
     return f"; {', '.join(parts)}" if parts else ""
 
@@ -63,7 +63,7 @@ def phase_changes(report: Report) -> tuple[Change, ...]:
         timings = ((n, finding.frequency) for n, finding in enumerate(report.findings))
         waits = {n: timing.waits for n, timing in timings if timing.phase == phase.name}
         for change in changes(report.findings, waits.items(), phase.waits, unit="syncs")[:_MAX_CHANGES]:
-            edit = f"{part(_when(phase.name), phase.name, 2)}: {change.what}"
+            edit = f"{describe_phase(_when(phase.name), phase.name, 2)}: {change.what}"
             results.append(msgspec.structs.replace(change, what=edit))
     return tuple(results[:_MAX_CHANGES])
 

@@ -8,7 +8,7 @@ from gapless.analyze.phrases.speed import time_range
 from gapless.analyze.verdicts.changes import MAX_CHANGES
 from gapless.model import Change, Report, Verdict
 from gapless.model.readiness import Obstacle, Readiness, Stretch
-from gapless.model.wording import count, duration, percent, reach
+from gapless.model.wording import count, duration, duration_range, percent
 
 _CAPTURING = ('mode="reduce-overhead"', 'mode="max-autotune"', 'backend="cudagraphs"')
 """Options of torch.compile that use CUDA graphs."""
@@ -62,7 +62,7 @@ def _saves(longest: Stretch, ready: Readiness) -> str:
         return "what it saves was not estimated"
     if not saved.tells(step.likely):
         return f"a replay saves almost nothing of {duration(step.likely)}"
-    reached = reach(saved.least, saved.most)
+    reached = duration_range(saved.least, saved.most)
     return f"a replay saves {duration(saved.likely)} ({reached}) of {duration(step.likely)} per step"
 
 

@@ -14,7 +14,7 @@ from gapless.model import Change, Report, Verdict
 from gapless.model.attempt import Attempt
 from gapless.model.estimate import Range, Throughput
 from gapless.model.memory_report import Buffers
-from gapless.model.wording import about, binary_size, change, count
+from gapless.model.wording import binary_size, count, describe_change, three_figures
 
 
 def with_remedies(usual: Verdict, report: Report) -> Verdict:
@@ -76,9 +76,9 @@ def _price(attempt: Attempt, step: Range, done: Throughput | None) -> str:
         return ""
     (each, unit), (was, _) = samples_or_tokens(attempt.throughput), samples_or_tokens(done)
     if each and was and each != was:
-        rates = (about(was * 1e9 / step.likely), about(each * 1e9 / attempt.step.likely))
+        rates = (three_figures(was * 1e9 / step.likely), three_figures(each * 1e9 / attempt.step.likely))
         return f"{rates[0]} → {rates[1]} {unit}/s"
-    return f"step {change(step.likely, attempt.step.likely, 'ns')}"
+    return f"step {describe_change(step.likely, attempt.step.likely, 'ns')}"
 
 
 def _slower(attempt: Attempt, step: Range, done: Throughput | None) -> float:

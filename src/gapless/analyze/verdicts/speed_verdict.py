@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gapless.analyze.phrases.speed import format_utilisation, speed_text, time_range
 from gapless.model import Report
 from gapless.model.estimate import Estimate
-from gapless.model.wording import about, span, spans
+from gapless.model.wording import span, spans, three_figures
 
 _MAX_SAME_RATIO = 1.05
 """Ratio of an interval's ends below which no interval is shown."""
@@ -23,7 +23,7 @@ def speed_facts(report: Report, estimate: Estimate | None) -> Iterator[str]:
         f"{speed_text(counted.number, whole)} {name}/s" for name, counted in counts if counted is not None
     ]
     if parts and done is not None and done.flops and done.peak:
-        peak = f"{about(done.peak)} TFLOP/s in {done.unit}"
+        peak = f"{three_figures(done.peak)} TFLOP/s in {done.unit}"
         parts.append(f"MFU {format_utilisation(done, whole)} of {peak}")
     if parts:
         of_rank = " of this rank" if report.environment.world_size > 1 else ""

@@ -172,11 +172,13 @@ def _line(nodes: Sequence[Any]) -> SourceLine | None:
     return None
 
 
-def _add_outside(graphs: RecordedGraphs, skip: Skip, what: str, nodes: Sequence[Any], whole: bool) -> None:
+def _add_outside(graphs: RecordedGraphs, skip: Skip, subject: str, nodes: Sequence[Any], whole: bool) -> None:
     line = _line(nodes)
-    earlier = graphs.outside.get((skip, what, line))
+    earlier = graphs.outside.get((skip, subject, line))
     times = earlier.times + 1 if earlier is not None else 1
-    graphs.outside[skip, what, line] = Outside(skip=skip, what=what, line=line, times=times, whole=whole)
+    graphs.outside[skip, subject, line] = Outside(
+        skip=skip, what=subject, line=line, times=times, whole=whole
+    )
 
 
 def _empty_results(graph: Any, args: Any) -> Any:
@@ -188,6 +190,6 @@ def _empty_results(graph: Any, args: Any) -> Any:
                 for argument in args
             )
         )
-    return trees.mapped(
+    return trees.map_tensors(
         results, lambda tensor: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     )

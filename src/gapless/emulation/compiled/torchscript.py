@@ -73,7 +73,7 @@ def install(note: Note, patches: Patches) -> None:
             result = original(*args, **kwargs)
             if result is obj and callable(obj) and not isinstance(obj, _SCRIPTED):
                 options = {key: value for key, value in kwargs.items() if key != subject}
-                rest, options = trees.mapped((args[1:], options), _Example.of)
+                rest, options = trees.map_tensors((args[1:], options), _Example.of)
                 _remember(obj, lambda target: original(target, *_with_zeros(rest), **_with_zeros(options)))
                 if not stacks.library_of(sys._getframe(1).f_code.co_filename):
                     note(_EAGER_NOTE.format(name))
@@ -116,8 +116,8 @@ def _with_zeros(value: Any) -> Any:
     """Replace example inputs in `value` by zeros."""
     if isinstance(value, _Example):
         return torch.zeros(value.shape, dtype=value.dtype, device="cpu")
-    held = trees.parts(value)
-    return value if held is None else trees.rebuilt(value, [_with_zeros(part) for part in held])
+    held = trees.children(value)
+    return value if held is None else trees.rebuild(value, [_with_zeros(part) for part in held])
 
 
 def _remember(obj: Any, make: Callable[[Any], Any]) -> None:

@@ -154,7 +154,7 @@ def _patch_state(installed: _Installed, patches: Patches, note: Callable[[str], 
                 include_key(CUDA, True)
         cpu_is_on = not key_is_excluded(CPU)
         if cpu_is_on and not can_shield:
-            note(torch_internals.off("library_fallback"))
+            note(torch_internals.missing_note("library_fallback"))
         if can_shield and cpu_is_on == key_is_excluded(SHIELD):
             installed.shield()
             include_key(SHIELD, cpu_is_on)

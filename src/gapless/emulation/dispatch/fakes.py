@@ -31,7 +31,7 @@ def shaped_zeros(func: Any, args: Any, kwargs: dict[str, Any], run: Callable[...
     if not has_rule(func):
         raise NoRule("it has no fake implementation")
     try:
-        fakes = run(*trees.mapped(args, _without_values), **trees.mapped(kwargs, _without_values))
+        fakes = run(*trees.map_tensors(args, _without_values), **trees.map_tensors(kwargs, _without_values))
     except Exception as error:  # the fake implementation is a user's code
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise NoRule(f"its fake implementation failed with: {reason[:160]}") from None
@@ -85,7 +85,7 @@ def _without_values(tensor: torch.Tensor) -> torch.Tensor:
 
 def _zeros(value: Any) -> Any:
     """Replace meta tensors in `value` by zeros on the CPU."""
-    return trees.mapped(value, _zeros_like)
+    return trees.map_tensors(value, _zeros_like)
 
 
 def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ def _transform(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
     if not isinstance(tensor, Tensor) or tensor.dtype not in _WIDER or not mode.on_device(tensor):
         return func(*args, **kwargs)
     out = kwargs.pop("out", None)
-    wide = trees.mapped((args, kwargs), lambda value: value.to(_WIDER.get(value.dtype, value.dtype)))
+    wide = trees.map_tensors((args, kwargs), lambda value: value.to(_WIDER.get(value.dtype, value.dtype)))
     result = func(*wide[0], **wide[1])
     if tensor.dtype != torch.bfloat16:
         result = result.to(_NARROWER.get(result.dtype, result.dtype))

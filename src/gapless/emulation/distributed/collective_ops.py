@@ -220,7 +220,7 @@ def _barrier(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
             return finish(call.run())
         if PythonCallbackWork is not None:
             return _barrier_work(mode, Work.unbox(call.run()))
-        mode.core.note(torch_internals.off("PythonCallbackWork"))
+        mode.core.note(torch_internals.missing_note("PythonCallbackWork"))
     mode.core.wait("cudaStreamSynchronize", "explicit", call="torch.distributed.barrier")
     return finish(call.run())
 

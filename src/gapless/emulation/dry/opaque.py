@@ -51,7 +51,7 @@ def without_values(
         return result
 
     try:
-        out = shaped(*trees.mapped(args, remove_data))
+        out = shaped(*trees.map_tensors(args, remove_data))
     except (
         RuntimeError,
         NotImplementedError,
@@ -71,4 +71,4 @@ def without_values(
             table.mark(tensor, filling.made_up_guess(name, tensor.dtype))
         return out
     table.mark_written(name, writes)
-    return trees.mapped(out, add_untouched)
+    return trees.map_tensors(out, add_untouched)

@@ -158,11 +158,11 @@ def settle(
     if kind.written:
         if values.record_of(args[0]) is not None and not values.fill(args[0]):
             return NotImplemented
-        drawn_args = (args[0], *trees.mapped(tuple(args[1:]), draw_values))
+        drawn_args = (args[0], *trees.map_tensors(tuple(args[1:]), draw_values))
     else:
-        drawn_args = trees.mapped(tuple(args), draw_values)
+        drawn_args = trees.map_tensors(tuple(args), draw_values)
     try:
-        out = compute(index, drawn_args, trees.mapped(dict(kwargs), draw_values))
+        out = compute(index, drawn_args, trees.map_tensors(dict(kwargs), draw_values))
     except (RuntimeError, IndexError, ValueError):  # drawn values are invalid arguments
         return NotImplemented
     if kind.written:

@@ -152,10 +152,10 @@ def _infer_shapes(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
 
     empties: list[Tensor] = []
     try:
-        emptied_args = [_without_generator(arg) for arg in trees.mapped(tuple(args), remove_data)]
+        emptied_args = [_without_generator(arg) for arg in trees.map_tensors(tuple(args), remove_data)]
         options = {
             name: _without_generator(option)
-            for name, option in trees.mapped(dict(kwargs), remove_data).items()
+            for name, option in trees.map_tensors(dict(kwargs), remove_data).items()
         }
         if kind.makes and (options.get("device") is not None or not empties):
             options["device"] = _META
@@ -208,7 +208,7 @@ def _try_on_zeros(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
     if kind.makes or kind.written:
         return None
     try:
-        out = kind.func(*trees.mapped(tuple(args), _zeros), **trees.mapped(dict(kwargs), _zeros))
+        out = kind.func(*trees.map_tensors(tuple(args), _zeros), **trees.map_tensors(dict(kwargs), _zeros))
     except (RuntimeError, ValueError, IndexError):
         return None
     flat = [out] if isinstance(out, Tensor) else list(out)

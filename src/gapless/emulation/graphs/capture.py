@@ -180,7 +180,7 @@ class Capture:
             index = self.core.placement.where.get(storage._cdata, HOST)
             return View.of(tensor, self.tape.slot(storage, True, index if index >= 0 else self.stream[0]))
 
-        return trees.mapped(out, result)
+        return trees.map_tensors(out, result)
 
     # -- restoring state after the capture -----------------------------------------------------------
 

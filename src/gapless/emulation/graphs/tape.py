@@ -68,7 +68,7 @@ class Tape:
 
     def replace_tensors(self, value: Any, change: Callable[[Tensor], Any]) -> Any:
         """Return `value` with `change(tensor)` in place of each tensor, recording its numbers."""
-        return trees.mapped(value, change, self._record_number)
+        return trees.map_tensors(value, change, self._record_number)
 
     def _record_number(self, value: Any) -> Any:
         if type(value) in (int, float):
@@ -142,8 +142,8 @@ def _with_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return arguments with `change` applied to each `View` and `Constant` in them."""
     if isinstance(value, (View, Constant)):
         return change(value)
-    held = trees.parts(value)
-    return value if held is None else trees.rebuilt(value, [_with_tensors(part, change) for part in held])
+    held = trees.children(value)
+    return value if held is None else trees.rebuild(value, [_with_tensors(part, change) for part in held])
 
 
 def _tensors_and_placeholders(value: Any) -> Iterator[Any]:
@@ -151,7 +151,7 @@ def _tensors_and_placeholders(value: Any) -> Iterator[Any]:
     if isinstance(value, (View, Constant, Tensor)):
         yield value
         return
-    for part in trees.parts(value) or ():
+    for part in trees.children(value) or ():
         yield from _tensors_and_placeholders(part)
 
 

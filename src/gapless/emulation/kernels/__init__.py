@@ -183,8 +183,8 @@ def _zeros_kernel(func: Any) -> Kernel:
     def run(*args: Any, **kwargs: Any) -> Any:
         if written:
             return args[0]
-        shapes = trees.mapped((args, kwargs), lambda tensor: tensor.to("meta"))
-        return trees.mapped(func(*shapes[0], **shapes[1]), _zeros_like)
+        shapes = trees.map_tensors((args, kwargs), lambda tensor: tensor.to("meta"))
+        return trees.map_tensors(func(*shapes[0], **shapes[1]), _zeros_like)
 
     return run
 

@@ -61,7 +61,7 @@ def _run_as(func: Any, args: Any, kwargs: dict[str, Any], wider: dict[torch.dtyp
         return tensor.to(wider.get(tensor.dtype, tensor.dtype))
 
     with DisableTorchFunction():
-        wide = trees.mapped((args, kwargs), widen)
+        wide = trees.map_tensors((args, kwargs), widen)
         written = [
             (old, new)
             for old, new in zip(trees.tensors((args, kwargs)), trees.tensors(wide), strict=True)
@@ -73,14 +73,14 @@ def _run_as(func: Any, args: Any, kwargs: dict[str, Any], wider: dict[torch.dtyp
             for old, new in written:
                 old.copy_(new)
             originals = {id(new): old for old, new in written}
-            return trees.mapped(results, lambda tensor: originals.get(id(tensor), tensor))
+            return trees.map_tensors(results, lambda tensor: originals.get(id(tensor), tensor))
         dtypes = iter(_result_dtypes(func, args, kwargs))
-        return trees.mapped(results, lambda tensor: tensor.to(next(dtypes, tensor.dtype)))
+        return trees.map_tensors(results, lambda tensor: tensor.to(next(dtypes, tensor.dtype)))
 
 
 def _result_dtypes(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.dtype]:
     """Dtypes of the results by the operator's meta kernel, else that of the first tensor."""
-    shapes = trees.mapped((args, kwargs), lambda tensor: tensor.to("meta"))
+    shapes = trees.map_tensors((args, kwargs), lambda tensor: tensor.to("meta"))
     try:
         return [tensor.dtype for tensor in trees.tensors(func(*shapes[0], **shapes[1]))]
     except (RuntimeError, NotImplementedError, TypeError):

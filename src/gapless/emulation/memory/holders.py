@@ -20,7 +20,7 @@ from gapless.emulation.memory.retained_tree import Leftover, RetainedTree
 from gapless.emulation.support.local import local
 from gapless.emulation.support.stacks import is_own, library_of
 from gapless.model.memory import Holder
-from gapless.model.pace import SURE
+from gapless.model.pace import MIN_REPEATS
 from gapless.model.source import SourceLine
 from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
 
@@ -61,7 +61,7 @@ def _search(growing: Mapping[int, Leftover], frame: FrameType | None) -> tuple[H
     named = {
         position: None
         for position in named
-        if tree.steps[position].bit_count() >= SURE or issubclass(type(walk.values[position]), _SIZED)
+        if tree.steps[position].bit_count() >= MIN_REPEATS or issubclass(type(walk.values[position]), _SIZED)
     }  # a variable may keep two steps: its value and the one before
     candidates = [(tree.path(at), _make_holder(tree, at, files, homes)) for at in named if at >= 0]
     merged = [holder for holder in _merge_alike(candidates) if holder.bytes >= tree.least_bytes]

@@ -26,7 +26,7 @@ from gapless.emulation.support.local import local
 from gapless.emulation.support.module_paths import ModulePaths
 from gapless.emulation.support.places import HOST
 from gapless.model.gpus import Gpu
-from gapless.model.memory import CONTEXT, MemoryRun
+from gapless.model.memory import CONTEXT_BYTES, MemoryRun
 from gapless.torch_internals import current_node, free_weak_ref, sequence_number
 
 MAX_REQUESTS = 1 << 20
@@ -343,7 +343,7 @@ class MemoryRecorder:
         fields = {
             "gpu": self.gpu.name,
             "total_memory": total,
-            "limit": total - CONTEXT,
+            "limit": total - CONTEXT_BYTES,
         }
         return tuple(
             to_memory_run(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gapless.emulation.memory.references import Walk
-from gapless.model.pace import SURE
+from gapless.model.pace import MIN_REPEATS
 
 _MIN_SHARE = 0.05
 """Share of the growing bytes that a name must keep to be reported."""
@@ -53,7 +53,7 @@ class RetainedTree:
                 self.children[parent].append(position)
         self._tops = [at for at in range(count) if self.bytes[at] and self.parents[at] < 0]
         self.times = len({left.step for left in growing.values()})
-        self._least = max(MIN_STEPS, min(SURE, self.times - 1), int(_MIN_STEP_SHARE * self.times))
+        self._least = max(MIN_STEPS, min(MIN_REPEATS, self.times - 1), int(_MIN_STEP_SHARE * self.times))
         self.least_bytes = max(int(_MIN_SHARE * sum(left.size for left in growing.values())), 1)
 
     def _prefer_keepers(self, growing: Mapping[int, Leftover]) -> None:

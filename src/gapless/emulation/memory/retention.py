@@ -13,12 +13,12 @@ from gapless.emulation.memory.memory_run import Rows
 from gapless.emulation.memory.retained_tree import Leftover
 from gapless.emulation.support import stacks
 from gapless.model.memory import Checkpoint, Holder
-from gapless.model.pace import KEPT, LEAST, WARM_UP, pace, steady
+from gapless.model.pace import LAST_STEPS_IGNORED, MIN_STEPS, WARM_UP, growth_interval, steady_steps
 from gapless.model.source import user_line
 
 _LEAST_BYTES = 1 << 10
 """Least growth in bytes per step to look for."""
-_FIRST_SEARCH = WARM_UP + LEAST + KEPT
+_FIRST_SEARCH = WARM_UP + MIN_STEPS + LAST_STEPS_IGNORED
 """Steps after which growth can show."""
 _LOADED_MARKS = 3
 """Marks after which loaded tensors are looked for: the optimizer has stepped, and its state is known."""
@@ -98,11 +98,12 @@ class Retention:
         paces: defaultdict[int, dict[int, Leftover]] = defaultdict(dict)
         for lefts in by_place.values():
             numbers = {left.step for left in lefts.values()}
-            if every := pace(numbers, steps):
-                steady_steps = set(steady(numbers, steps, every))
-                paces[every].update({key: left for key, left in lefts.items() if left.step in steady_steps})
+            if every := growth_interval(numbers, steps):
+                steady = set(steady_steps(numbers, steps, every))
+                paces[every].update({key: left for key, left in lefts.items() if left.step in steady})
         return [
             (every, growing)
             for every, growing in sorted(paces.items())
-            if sum(left.size for left in growing.values()) * every >= _LEAST_BYTES * (steps - WARM_UP - KEPT)
+            if sum(left.size for left in growing.values()) * every
+            >= _LEAST_BYTES * (steps - WARM_UP - LAST_STEPS_IGNORED)
         ]

@@ -22,7 +22,7 @@ from gapless.emulation.support.layout import channels_last, compare_order, compa
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST
 from gapless.model.gpus import Gpu
-from gapless.model.programme import Entry, Programme, Shape, sheet
+from gapless.model.programme import Entry, Programme, Shape, gpu_limits
 from gapless.model.source import SourceLine
 from gapless.torch_internals import VERSION, current_node
 
@@ -296,7 +296,7 @@ class ProgrammeRecorder:
             return None
         return msgspec.structs.replace(
             kept,
-            gpu=sheet(self.gpu),
+            gpu=gpu_limits(self.gpu),
             threads=self._has_other_threads,
             node=self.node,
             lines=self.lines,

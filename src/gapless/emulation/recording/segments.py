@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from gapless.model.programme import MOST_ITEMS, Entry, Programme, Segment, Shape
+from gapless.model.programme import MAX_ITEMS, Entry, Programme, Segment, Shape
 
 MAX_ENTRIES = 12_000
 """Distinct entries kept in all segments together, some 12 MB: changing shapes make new ones in each step. One
@@ -57,7 +57,7 @@ class Segments:
             self.items.append(number)
         else:
             self.items.insert(at, number)
-        if len(self.items) > MOST_ITEMS:
+        if len(self.items) > MAX_ITEMS:
             self._too_long = True
             self._clear()
 
@@ -79,7 +79,7 @@ class Segments:
 
     def _is_full(self) -> bool:
         return (
-            self._kept_items > MOST_ITEMS
+            self._kept_items > MAX_ITEMS
             or len(self._entries) > MAX_ENTRIES
             or len(self._closed) > MAX_SEGMENTS
         )

@@ -108,7 +108,7 @@ def _with_own_memory(out: Any, args: Any) -> Any:
             else tensor.clone(memory_format=torch.contiguous_format)
         )
 
-    return trees.mapped(out, own)
+    return trees.map_tensors(out, own)
 
 
 def _device_of_all(core: Core, name: str, tensors: Sequence[Tensor], anywhere: bool) -> int:

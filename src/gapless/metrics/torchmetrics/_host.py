@@ -17,7 +17,7 @@ from torchmetrics import Metric
 
 from gapless.metrics.packing import form_of, pack, unpack
 from gapless.metrics.torchmetrics._relink import in_library
-from gapless.trees import mapped
+from gapless.trees import map_tensors
 
 HOST_NOTE = "runs on the CPU, from one copy of the states: one sync in total"
 
@@ -142,4 +142,4 @@ def _send_to_device(value: Any, device: torch.device) -> Any:
             return torch.full((), tensor.item(), dtype=tensor.dtype, device=device)
         return tensor.pin_memory().to(device, non_blocking=True) if tensor.numel() else tensor.to(device)
 
-    return mapped(value, send)
+    return map_tensors(value, send)

@@ -17,7 +17,7 @@ from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, State, Statistic, swap_states
 from gapless.metrics.wrappers.transparent import check_metric
-from gapless.trees import mapped
+from gapless.trees import map_tensors
 
 WINDOW_SLOTS = ("next", "faults", "clean")
 """Slots of a window beside the rows of the inner statistic's slots."""
@@ -138,7 +138,7 @@ class Running(Metric):
         """Add a batch and return the value of this batch alone."""
         self.update(*args, **kwargs)
         with self.base_metric.sync_context(should_sync=self.base_metric.dist_sync_on_step):
-            result = mapped(self.base_metric._squeezed_result(), Tensor.clone)
+            result = map_tensors(self.base_metric._squeezed_result(), Tensor.clone)
         self.__dict__["_forward_cache"] = result
         return result
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gapless.model import Report, SourceLine
-from gapless.model.wording import duration, in_column, size
+from gapless.model.wording import duration, rate_in_column, size
 from gapless.render.html._clean import Clean
 from gapless.render.html._source import Sources
 
@@ -95,7 +95,7 @@ def _row(n: int, text: object, mark: _Line | None, per: int, most: float) -> dic
     return {
         "n": n,
         "text": text,
-        "waits": in_column(mark.waits) if mark.waits else "",
+        "waits": rate_in_column(mark.waits) if mark.waits else "",
         "idle": duration(mark.idle / per) if mark.idle else "",
         "device": duration(mark.device / per) if mark.device else "",
         "held": size(mark.held) if mark.held else "",

@@ -8,7 +8,7 @@ from typing import Any
 from gapless.model import Report
 from gapless.model.memory_report import MemoryReport
 from gapless.model.track import Layer, Points, Track
-from gapless.model.wording import TENSORS, renamed
+from gapless.model.wording import TENSORS, rename_steps
 from gapless.render.html._clean import Clean
 
 _UNIT = 512
@@ -75,7 +75,7 @@ def data(report: MemoryReport, track: Track, noun: str, target: str, clean: Clea
         "steps": steps,
         "each": each,
         "noun": noun,
-        "nouns": renamed("steps", noun),
+        "nouns": rename_steps("steps", noun),
         "others": others(report, track),
         "limit": report.limit,
         "peak": {
