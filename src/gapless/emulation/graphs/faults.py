@@ -155,4 +155,4 @@ class GraphFaults:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors directly in a plain container."""
-    return [part for part in (trees.parts(value) or ()) if isinstance(part, Tensor)]
+    return [part for part in (trees.children(value) or ()) if isinstance(part, Tensor)]
