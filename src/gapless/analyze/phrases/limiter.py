@@ -25,10 +25,14 @@ def limit_sentence(estimate: Estimate) -> str:
         assumed = "host" in [*estimate.limiters][:2] and not estimate.calibrated and speed is None
         speed_note = "; the CPU's speed is assumed (--calibrate)" if assumed else ""
         return f"Cannot tell what limits it: {limit}{speed_note}"
-    certainty = "Almost certainly" if estimate.sure >= MIN_SURE_SHARE else f"Probably ({percent(estimate.sure)})"
+    certainty = f"Probably ({percent(estimate.sure)})"
+    if estimate.sure >= MIN_SURE_SHARE:
+        certainty = "Almost certainly"
     speed_note = ""
     if estimate.limiter == "host" and not estimate.calibrated:
-        speed_note = f" ({describe_host(speed)})" if speed is not None else " (its speed is assumed: --calibrate)"
+        speed_note = " (its speed is assumed: --calibrate)"
+        if speed is not None:
+            speed_note = f" ({describe_host(speed)})"
     return f"{certainty} limited by {limit}{speed_note}"
 
 
