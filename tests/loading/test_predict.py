@@ -237,9 +237,9 @@ def test_what_does_not_fit_into_memory_is_left_out():
 
 def test_memory_that_is_copied_is_copied_once():
     copies = Transfer(batches=10, private=5, growth=30.0, copied=20.0, shared=100)
-    assert [copies.grown(count) for count in (0, 2, 5, 50)] == [0, 60, 150, 600]
+    assert [copies.growth_after(count) for count in (0, 2, 5, 50)] == [0, 60, 150, 600]
     keeps = Transfer(batches=10, growth=30.0)
-    assert keeps.grown(50) == 1500
+    assert keeps.growth_after(50) == 1500
     of = measured(1, 0, 10, length=100, transfer=copies)
     alone, two = (predict.memory(of, Setting(workers=count, prefetch=2)) for count in (1, 2))
     assert alone == 5 + 100 + 1000 + 3 * 1_000_000

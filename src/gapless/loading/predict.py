@@ -102,7 +102,9 @@ def memory(costs: MeasuredCosts, setting: Setting) -> int:
     """Return the bytes of the workers after an epoch (or a thousand batches), and of batches in flight."""
     batches = setting.workers * max(setting.prefetch, 1) + 1
     each = max(costs.transfer.private, 0)
-    grown = costs.transfer.grown((costs.length if costs.length > 0 else 1000) // max(setting.workers, 1))
+    grown = costs.transfer.growth_after(
+        (costs.length if costs.length > 0 else 1000) // max(setting.workers, 1)
+    )
     return int(setting.workers * (each + grown) + batches * costs.fetch.batch_bytes)
 
 

@@ -208,7 +208,7 @@ def notes(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.interrupted and (diagnosis.doubt is None or diagnosis.doubt.kind != "interrupted"):
         notes_found.append(f"interrupted while {DOING.get(diagnosis.interrupted, diagnosis.interrupted)}")
     transfer = diagnosis.transfer
-    if diagnosis.length > 0 and transfer.grown(diagnosis.length) > _MAX_GROWTH_BYTES:
+    if diagnosis.length > 0 and transfer.growth_after(diagnosis.length) > _MAX_GROWTH_BYTES:
         notes_found.append(_growth(diagnosis))
     if transfer.first > 1e9 and diagnosis.machine.start != "fork":
         notes_found.append(
@@ -229,7 +229,7 @@ def notes(diagnosis: Diagnosis) -> list[str]:
 
 def _growth(diagnosis: Diagnosis) -> str:
     growth, copied = diagnosis.transfer.growth, diagnosis.transfer.copied > 0.5 * diagnosis.transfer.growth
-    grown = diagnosis.transfer.grown(diagnosis.length)
+    grown = diagnosis.transfer.growth_after(diagnosis.length)
     reason = (
         "reading lists of Python objects in the dataset copies them; store them in an array or a tensor"
         if copied
