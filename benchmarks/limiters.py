@@ -136,11 +136,9 @@ class Statement(NamedTuple):
 
 
 def judge(estimate: Estimate, limiter: str) -> Statement:
-    words = "almost certainly"
-        if estimate.sure >= MIN_SURE_SHARE
-        else "probably"
-        if estimate.clear
-        else "cannot tell"
+    words = "probably" if estimate.clear else "cannot tell"
+    if estimate.sure >= MIN_SURE_SHARE:
+        words = "almost certainly"
     return Statement(estimate.limiter == limiter, words, estimate.sure)
 
 
