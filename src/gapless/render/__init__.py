@@ -1,9 +1,9 @@
-"""One file per output format. A module here is a format by its name; every command offers it.
+"""One module per output format, named after it; every command offers all formats.
 
-It has ``render(report, style) -> str``, and may say more of itself: ``together(reports, style) -> str`` makes
-one document of several reports; ``SUMMARIZED = True`` shows the summary that precedes several runs, for which
-programs have no use; ``BETWEEN`` is what parts reports that come one after the other; ``BESIDE = True`` lets
-it stand behind what a script prints. Any other is a whole document: nothing else may stand in its file.
+A format has ``render(report, style) -> str``, and may define more: ``together(reports, style) -> str`` makes
+one document of several reports; ``SUMMARIZED = True`` shows the summary that precedes several runs;
+``BETWEEN`` separates reports in a row; ``BESIDE = True`` allows the report after a script's own output. Any
+other format is a whole document: nothing else may be in its file.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = ["Render", "Style", "alone", "formats", "renderer", "together"]
 
 @cache
 def formats() -> tuple[str, ...]:
-    """Names of the formats, in alphabetical order."""
+    """Return the names of the formats, in alphabetical order."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
 
 
 def renderer(name: str) -> Render:
-    """The renderer of the format `name`.
+    """Return the renderer of the format `name`.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no such format.
     """
     render: Render = _module(name).render
     return render
@@ -44,7 +44,7 @@ def alone(name: str) -> bool:
     """Whether the format `name` is a whole document.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no such format.
     """
     return not getattr(_module(name), "BESIDE", False)
 
@@ -56,15 +56,15 @@ def _module(name: str) -> ModuleType:
 
 
 def together(name: str, reports: Sequence[Report], style: Style) -> str:
-    """Several reports in the format `name`: one after the other, or one document where the format says so.
+    """Render several reports in the format `name`: in a row, or as one document if the format can.
 
     Raises:
         UsageError: there is no such format.
     """
     module = _module(name)
     if not getattr(module, "SUMMARIZED", False):
-        reports = [one for one in reports if one.kind != "runs"]
+        reports = [report for report in reports if report.kind != "runs"]
     if hasattr(module, "together"):
         text: str = module.together(reports, style)
         return text
-    return str(getattr(module, "BETWEEN", "")).join(module.render(one, style) for one in reports)
+    return str(getattr(module, "BETWEEN", "")).join(module.render(report, style) for report in reports)

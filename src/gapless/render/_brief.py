@@ -1,4 +1,4 @@
-"""Findings in few words and with portable places: for formats that other tools read."""
+"""Findings in few words, with portable paths, for formats that other tools read."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gapless.rules._places import short_path
 Level = Literal["warning", "note"]
 
 _OF_THE_PROFILE = "GAP7"
-"""Rules of how the profile was taken, which cost the training itself nothing."""
-_MATTERS = 0.005
-"""A finding that leaves the GPU idle for less than this share of the steps is a note."""
+"""Prefix of rules about how the profile was taken, which cost the training nothing."""
+_MIN_IDLE_SHARE = 0.005
+"""Share of the steps below which a finding's idle GPU time makes it a note."""
 
 
 def plain(text: str) -> str:
-    """`text` in one line, without what steers a terminal, and as UTF-8 can hold it."""
+    """Return `text` in one line, without terminal control characters or invalid UTF-8."""
     return "".join(c if c.isprintable() else " " if c in "\n\r\t" else repr(c)[1:-1] for c in text)
 
 
 def cut(text: str, most: int) -> str:
-    """`text` as :func:`plain` gives it, of at most so many characters: names of kernels can be very long."""
-    told = plain(text)
-    return told if len(told) <= most else told[: most - 1] + "…"
+    """Return `text` in one line of at most `most` characters; names of kernels can be very long."""
+    line = plain(text)
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def level(finding: Finding) -> Level:
@@ -39,31 +39,31 @@ def level(finding: Finding) -> Level:
     if not often.in_steps or often.rare or finding.code.startswith(_OF_THE_PROFILE):
         return "note"
     loss = finding.loss
-    if loss is not None and (loss.idle or loss.blocked) and loss.share < _MATTERS:
+    if loss is not None and (loss.idle or loss.blocked) and loss.share < _MIN_IDLE_SHARE:
         return "note"
     return "warning"
 
 
 def cost(finding: Finding, report: Report) -> str:
-    """What mending it saves, as far as that is known; else ""."""
-    told = words.saving(finding, report)
-    return f"saves {'; '.join(told)}" if told else ""
+    """Return what fixing the finding saves, or "" if unknown."""
+    savings = words.saving(finding, report)
+    return f"saves {'; '.join(savings)}" if savings else ""
 
 
 def waits(finding: Finding) -> str:
-    """What waits, in words; "" where nothing does."""
+    """Return what waits, in words; "" if nothing does."""
     if finding.operators and any(site.mechanism != "none" for site in finding.sites):
         return words.operators(finding)
     return ""
 
 
 def message(finding: Finding, report: Report) -> str:
-    """The finding in sentences: what happens how often, what it costs, what to write instead."""
+    """Return the finding in sentences: what happens how often, what it costs, what to write instead."""
     parts = []
-    told = waits(finding)
-    if told:
-        told = f"the CPU waits for the GPU in {told}"
-        parts.append(f"in backward of this line {told}" if finding.backward else told)
+    waiting = waits(finding)
+    if waiting:
+        waiting = f"the CPU waits for the GPU in {waiting}"
+        parts.append(f"in backward of this line {waiting}" if finding.backward else waiting)
     parts += [words.weight(finding, report), *finding.evidence, cost(finding, report)]
     instead = plain(finding.remedy)
     text = "; ".join(plain(part) for part in dict.fromkeys(parts) if part)
@@ -71,33 +71,33 @@ def message(finding: Finding, report: Report) -> str:
 
 
 def remarks(report: Report) -> list[str]:
-    """What was not checked, and the notes."""
+    """Return what was not checked, and the notes."""
     unseen = report.verdict.not_seen
     return [portable(line) for line in (*unseen, *report.notes)]
 
 
 def verdict(report: Report, style: Style) -> list[str]:
-    """The first lines, a sentence each: the verdict, why, and what to do first."""
-    one = report.verdict
-    sure = f" ({one.confidence})" if one.confidence else ""
-    told = [f"{one.headline}{sure}", *(f"{reason}." for reason in one.reasons)]
-    for number, each in enumerate(one.do_first, 1):
+    """Return the first lines, a sentence each: the verdict, why, and what to do first."""
+    answer = report.verdict
+    sure = f" ({answer.confidence})" if answer.confidence else ""
+    lines = [f"{answer.headline}{sure}", *(f"{reason}." for reason in answer.reasons)]
+    for number, each in enumerate(answer.do_first, 1):
         where, brought = changed(each, style), effect(each)
-        told.append(
+        lines.append(
             f"{number}. {each.what}{f' at {where}' if where else ''}{f': {brought}' if brought else ''}"
         )
-    return [portable(line) for line in told]
+    return [portable(line) for line in lines]
 
 
 def changed(each: Change, style: Style) -> str:
-    """Where a change is to be made: ``train.py:60–62``, ``train.py:3, 9``; "" where no line is known."""
+    """Return where to make a change: ``train.py:60–62``, ``train.py:3, 9``; "" if unknown."""
     if each.line is None:
         return each.place
     return f"{shown_path(each.line, style)}:{numbers(each.lines or (each.line.line,))}"
 
 
 def numbers(lines: Sequence[int]) -> str:
-    """``60–62``, ``3, 9``, ``3, 9 … 40``."""
+    """Format line numbers: ``60–62``, ``3, 9``, ``3, 9 … 40``."""
     if len(lines) > 2 and lines[-1] - lines[0] == len(lines) - 1:
         return f"{lines[0]}–{lines[-1]}"
     if len(lines) > 3:
@@ -106,28 +106,29 @@ def numbers(lines: Sequence[int]) -> str:
 
 
 def effect(each: Change, bound: bool = True) -> str:
-    """``8.8 → 1.9 ms``; ``at best`` where the saving is an upper limit and `bound` asks to say so."""
+    """Return ``8.8 → 1.9 ms``; with `bound`, ``at best`` if the saving is an upper limit."""
     return describe_change(each.before, each.after, each.unit, bound and each.bound)
 
 
 def effects(verdict: Verdict) -> tuple[str, list[str]]:
-    """What the numbers of the changes are of, and what each brings; what all of them are is said once."""
-    told = [each.bound for each in verdict.do_first if effect(each)]
-    once = bool(told) and all(told)
+    """Return what the changes' numbers are per, and the effect of each; "at best" is said once if it is true
+    of all."""
+    bounds = [each.bound for each in verdict.do_first if effect(each)]
+    once = bool(bounds) and all(bounds)
     of = ", ".join(filter(None, (verdict.per, "at best" if once else "")))
     return of, [effect(each, not once) for each in verdict.do_first]
 
 
 def portable(text: str) -> str:
-    """`text` in one line, without the user's home folder in it."""
+    """Return `text` in one line, without the user's home folder."""
     home = os.path.join(os.path.expanduser("~"), "")
     return plain(text.replace(home, "~/") if len(home) > 2 else text)
 
 
 def shown_path(line: SourceLine, style: Style) -> str:
-    """A path that says nothing of the machine: from the repository's root, a package's name, or a bare name.
+    """Return a path without the machine: relative to the repository, a package's path, or a bare file name.
 
-    With forward slashes on every platform.
+    It has forward slashes on every platform.
     """
     file = _within(line.file, style.folder)
     if file:
@@ -139,21 +140,21 @@ def shown_path(line: SourceLine, style: Style) -> str:
 
 
 def in_repository(line: SourceLine | None, style: Style) -> bool:
-    """Whether `line` is the user's own and lies where a viewer of the repository finds it."""
+    """Whether `line` is the user's own and inside the repository."""
     return line is not None and line.is_user and bool(_within(line.file, style.folder))
 
 
 def where(finding: Finding, style: Style) -> str:
-    """The lines that it is about, ``train.py:60–62``, or what else is known of the place."""
+    """Return the finding's lines, ``train.py:60–62``, or what else is known of its place."""
     files: dict[str, list[int]] = {}
     for line in finding.lines:
         files.setdefault(shown_path(line, style), []).append(line.line)
-    told = (f"{file}:{numbers(sorted(found))}" for file, found in files.items())
-    return ", ".join(told) or finding.place or "the whole run"
+    places = (f"{file}:{numbers(sorted(line_numbers))}" for file, line_numbers in files.items())
+    return ", ".join(places) or finding.place or "the whole run"
 
 
 def subject(report: Report, style: Style) -> str:
-    """What was looked at: the script or the trace, as a path of the repository where it is in it."""
+    """Return the script or the trace, as a path in the repository if possible."""
     name = report.script[0] if report.script else ""
     if name == "-m":
         return report.script[1] if len(report.script) > 1 else ""
@@ -161,13 +162,13 @@ def subject(report: Report, style: Style) -> str:
 
 
 def run(report: Report, style: Style) -> str:
-    """The file that was reported, or the script: what tells several reports apart."""
+    """Return the reported file, otherwise the script; it identifies a report among several."""
     file = report.profile.path if report.profile is not None else report.path
     return shown_path(SourceLine(file, 0), style) if file else subject(report, style)
 
 
 def reached(finding: Finding) -> Iterator[SourceLine]:
-    """The finding's line and the library's frames below it, as they were called."""
+    """Yield the finding's line and the library frames below it, in calling order."""
     if finding.line is not None:
         yield finding.line
     yield from reversed(finding.library_stack)
@@ -186,7 +187,7 @@ def repository(folder: str) -> str:
 
 
 def _within(file: str, folder: str) -> str:
-    """`file` from the root of the repository that `folder` lies in; "" where it is outside."""
+    """Return `file` relative to the repository of `folder`; "" if it is outside."""
     if file.startswith("<") or not file:
         return ""  # a cell, a string: no file
     slashed = file.replace("\\", "/")

@@ -25,7 +25,7 @@ def render(report: Report, style: Style) -> str:
         parts.append(f"<p><b>Do first</b> {_text(verdict.per)}</p>{_changes(report, style)}")
     shown = report.findings[:_UNFOLDED]
     if shown:
-        rows = "".join(_row(one, report, style) for one in shown)
+        rows = "".join(_row(finding, report, style) for finding in shown)
         parts.append(_table(("rule", "where", "costs"), rows))
     left = len(report.findings) - len(shown)
     if left:
@@ -63,8 +63,8 @@ def _row(finding: Finding, report: Report, style: Style) -> str:
         ("seen", "; ".join(finding.evidence)),
         ("instead", finding.remedy),
     ]
-    told = "".join(f"<div><i>{label}</i> {_text(text)}</div>" for label, text in rows if text)
-    details = f"<details><summary>{_text(place)}{code}</summary>{told}</details>"
+    parts_shown = "".join(f"<div><i>{label}</i> {_text(text)}</div>" for label, text in rows if text)
+    details = f"<details><summary>{_text(place)}{code}</summary>{parts_shown}</details>"
     priced = [words.weight(finding, report), brief.cost(finding, report)]
     return _cells(
         [

@@ -38,7 +38,7 @@ def _section(canvas: Canvas, text: str) -> None:
             for line in part.rstrip("\n").split("\n"):
                 canvas.line(Text("    ") + canvas.code(line))
             continue
-        for paragraph in filter(None, (one.strip() for one in part.split("\n\n"))):
+        for paragraph in filter(None, (block.strip() for block in part.split("\n\n"))):
             if paragraph.startswith("- "):
                 for item in re.split(r"\n(?=- )", paragraph):
                     canvas.hanging(Text("  - "), Text(" ".join(item[2:].split())))

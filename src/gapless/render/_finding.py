@@ -21,19 +21,19 @@ _SPOTS = 4
 """Lines of one finding that are shown with their code, unless everything is unfolded."""
 
 
-def finding(canvas: Canvas, one: Finding, report: Report, advised: Finding) -> None:
+def finding(canvas: Canvas, item: Finding, report: Report, advised: Finding) -> None:
     """One finding of `report`; `advised` is the first with the same remedy, told only there."""
-    title = Text.assemble((one.code, "bold cyan"), " ", (one.name, "bold"))
-    weight = words.weight(one, report)
-    canvas.spread(title, Text(weight, style="yellow" if words.matters(one) else "dim"))
-    spots = one.spots or (one,)
+    title = Text.assemble((item.code, "bold cyan"), " ", (item.name, "bold"))
+    weight = words.weight(item, report)
+    canvas.spread(title, Text(weight, style="yellow" if words.matters(item) else "dim"))
+    spots = item.spots or (item,)
     shown = spots if canvas.style.unfold else spots[:_SPOTS]
     for spot in shown:
-        _place(canvas, one, spot)
+        _place(canvas, item, spot)
     rest = [spot.line for spot in spots[len(shown) :] if spot.line is not None]
     if rest:
         canvas.hanging(Text("  and at "), Text(places(rest, canvas.style.path)))
-    for label, rows in _details(canvas, one, advised, report):
+    for label, rows in _details(canvas, item, advised, report):
         for position, row in enumerate(rows):
             lead = Text(f"  {label if not position else '':<{LABEL - 2}}", style="dim")
             if row.plain.startswith(_BAR):
@@ -71,8 +71,8 @@ def _details(
         yield "instead", [Text(finding.remedy, style="green")]
     else:
         where = _where(canvas, advised)
-        told = f"see {advised.code} at {where} above" if where else f"see {advised.code} above"
-        yield "instead", [Text(told, style="dim")]
+        reference = f"see {advised.code} at {where} above" if where else f"see {advised.code} above"
+        yield "instead", [Text(reference, style="dim")]
 
 
 def _where(canvas: Canvas, finding: Finding) -> str:
@@ -97,9 +97,9 @@ def _frames(canvas: Canvas, finding: Finding) -> Iterator[Text]:
         yield _frame(until[-1])
     if until[-1].code:
         yield Text(_BAR, style="dim") + canvas.code(until[-1].code)
-    others = len(_deciding(finding.sites)) - 1
-    if others > 0:
-        yield Text(f"and {count(others, 'more place')} below this line", style="dim")
+    other_count = len(_deciding(finding.sites)) - 1
+    if other_count > 0:
+        yield Text(f"and {count(other_count, 'more place')} below this line", style="dim")
 
 
 def _deciding(sites: Iterable[Site]) -> set[SourceLine | None]:

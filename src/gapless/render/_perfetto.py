@@ -1,4 +1,4 @@
-"""What was found, as tracks beside the events of the trace itself: for Perfetto and chrome://tracing."""
+"""Write findings as tracks beside a trace's own events, for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gapless.render import _words as words
 from gapless.render._style import Style
 
 PROCESS = 2_000_000_000
-"""A number that no process and no device has."""
+"""A process number that no process and no device has."""
 BOXES = 60_000
-"""Stretches of idleness that are told apart, most of them; shorter ones side by side are one."""
+"""Maximum number of idle intervals drawn; shorter neighbours are merged."""
 
 _STEPS, _IDLE, _FINDINGS, _WAITS = 1, 2, 3, 10
 _LONG = 500
@@ -25,7 +25,7 @@ _LONG = 500
 _text = partial(brief.cut, most=_LONG)
 Json = dict[str, Any]
 Slice = tuple[int, int, int, int, int]
-"""Start and end, nanoseconds since the first event; what, how many, and how much of it they take."""
+"""Start and end in nanoseconds since the first event; kind, number of spans, and their total length."""
 
 
 def events(report: Report, style: Style, base: int = 0) -> Iterator[bytes]:
@@ -42,10 +42,10 @@ def events(report: Report, style: Style, base: int = 0) -> Iterator[bytes]:
         *_steps(profile, clock),
         *_findings(report, style, clock),
     ):
-        yield _encoded(event)
+        yield _encode(event)
     if profile.lanes is not None:
-        for event in _drawn(report, profile, profile.lanes, style, clock):
-            yield _encoded(event)
+        for event in _lane_events(report, profile, profile.lanes, style, clock):
+            yield _encode(event)
 
 
 class _Clock:
@@ -67,16 +67,16 @@ class _Number(int):
         return f"{sign}{whole}.{part:03d}"
 
 
-def _encoded(event: Json) -> bytes:
-    """`event` as JSON; times are put in as they are."""
+def _encode(event: Json) -> bytes:
+    """Encode `event` as JSON, keeping times exact."""
     times = {key: str(value) for key, value in event.items() if isinstance(value, _Number)}
     text = json.dumps({key: value for key, value in event.items() if key not in times})
-    told = "".join(f'"{key}": {value}, ' for key, value in times.items())
-    return f"{{{told}{text[1:]}".encode()
+    time_fields = "".join(f'"{key}": {value}, ' for key, value in times.items())
+    return f"{{{time_fields}{text[1:]}".encode()
 
 
-def _meta(what: str, thread: int, value: Json) -> Json:
-    return {"ph": "M", "name": what, "pid": PROCESS, "tid": thread, "args": value}
+def _meta(event_name: str, thread: int, value: Json) -> Json:
+    return {"ph": "M", "name": event_name, "pid": PROCESS, "tid": thread, "args": value}
 
 
 def _track(thread: int, name: str) -> Iterator[Json]:
@@ -119,8 +119,8 @@ def _title(finding: Finding, style: Style) -> str:
     return f"{finding.code} {brief.where(finding, style) if finding.line or finding.place else finding.name}"
 
 
-def _told(finding: Finding, report: Report, style: Style) -> Json:
-    """What is known of a finding, for the panel of a slice."""
+def _describe(finding: Finding, report: Report, style: Style) -> Json:
+    """Return the details of a finding for a slice's panel."""
     rows = {
         "rule": f"{finding.code} {finding.name}",
         "where": brief.where(finding, style),
@@ -134,37 +134,39 @@ def _told(finding: Finding, report: Report, style: Style) -> Json:
 
 
 def _findings(report: Report, style: Style, clock: _Clock) -> Iterator[Json]:
-    """A mark where each finding is best looked at."""
+    """Yield a mark where each finding is best inspected."""
     yield from _track(_FINDINGS, "findings (where they cost most)")
-    for one in report.findings:
+    for finding in report.findings:
         yield {
             "ph": "i",
             "s": "t",
             "cat": "gapless",
-            "name": _text(_title(one, style)),
+            "name": _text(_title(finding, style)),
             "pid": PROCESS,
             "tid": _FINDINGS,
-            "ts": clock.at(one.loss.start if one.loss else 0),
-            "args": {**_told(one, report, style), "seen": _text("; ".join(one.evidence))},
+            "ts": clock.at(finding.loss.start if finding.loss else 0),
+            "args": {**_describe(finding, report, style), "seen": _text("; ".join(finding.evidence))},
         }
 
 
-def _drawn(report: Report, profile: Profile, lanes: Lanes, style: Style, clock: _Clock) -> Iterator[Json]:
-    """Idleness by cause, and every wait with the finding that it belongs to."""
-    by_site: dict[Site, Finding] = {site: one for one in report.findings for site in one.sites}
+def _lane_events(
+    report: Report, profile: Profile, lanes: Lanes, style: Style, clock: _Clock
+) -> Iterator[Json]:
+    """Yield idleness by cause, and every wait with its finding."""
+    by_site: dict[Site, Finding] = {site: finding for finding in report.findings for site in finding.sites}
     for number, lane in enumerate(lanes.lanes):
         if lane.kind == "idle":
             yield from _track(_IDLE, "GPU idle, and why")
-            for start, end, what, count, busy in _slices(lanes, number):
-                name = CAUSES.get(lanes.kinds[what], lanes.kinds[what])
+            for start, end, kind, count, busy in _slices(lanes, number):
+                name = CAUSES.get(lanes.kinds[kind], lanes.kinds[kind])
                 yield _slice(clock, _IDLE, name, start, end, _several(start, end, count, busy))
         elif lane.kind == "waits":
             yield from _track(_WAITS + number, f"waits of {_text(lane.name)}")
-            for start, end, what, count, busy in _slices(lanes, number):
-                one = by_site.get(profile.costs[what].site)
-                name = _title(one, style) if one else profile.costs[what].place or "wait"
+            for start, end, kind, count, busy in _slices(lanes, number):
+                finding = by_site.get(profile.costs[kind].site)
+                name = _title(finding, style) if finding else profile.costs[kind].place or "wait"
                 args = _several(start, end, count, busy)
-                args.update(_told(one, report, style) if one else {})
+                args.update(_describe(finding, report, style) if finding else {})
                 yield _slice(clock, _WAITS + number, name, start, end, args)
 
 
@@ -178,36 +180,36 @@ def _several(start: int, end: int, count: int, busy: int) -> Json:
 
 def _slices(lanes: Lanes, number: int) -> Iterator[Slice]:
     """The boxes of a lane over the whole profile, each level of detail where it is the finest."""
-    windows = sorted(lanes.windows, key=lambda one: one.end - one.start)
+    windows = sorted(lanes.windows, key=lambda window_at: window_at.end - window_at.start)
     covered: list[tuple[int, int]] = []
-    found: list[Slice] = []
+    slices: list[Slice] = []
     for window in windows:
         for row in window.boxes:
             if row.lane == number:
-                found += [one for one in _unpacked(window.start, row) if not _lies_within(one, covered)]
+                slices += [part for part in _unpack(window.start, row) if not _lies_within(part, covered)]
         covered.append((window.start, window.end))
-    yield from _apart(sorted(found))
+    yield from _without_overlap(sorted(slices))
 
 
-def _unpacked(start: int, row: Any) -> Iterator[Slice]:
+def _unpack(start: int, row: Any) -> Iterator[Slice]:
     at = start
     columns = zip(row.start, row.length, row.what, row.count, row.busy, strict=True)
-    for step, length, what, count, busy in columns:
+    for step, length, kind, count, busy in columns:
         at += step
-        yield at, at + length, what, count, busy
+        yield at, at + length, kind, count, busy
 
 
-def _lies_within(one: Slice, covered: Iterable[tuple[int, int]]) -> bool:
-    return any(start <= one[0] and one[1] <= end for start, end in covered)
+def _lies_within(part: Slice, covered: Iterable[tuple[int, int]]) -> bool:
+    return any(start <= part[0] and part[1] <= end for start, end in covered)
 
 
-def _apart(slices: Iterable[Slice]) -> Iterator[Slice]:
-    """`slices` in order, each cut where the one before it ends: a finer level may reach into a coarser."""
+def _without_overlap(slices: Iterable[Slice]) -> Iterator[Slice]:
+    """Yield `slices` in order, each cut at the end of the previous one: levels of detail may overlap."""
     last = None
-    for start, end, what, count, busy in slices:
+    for start, end, kind, count, busy in slices:
         if last is not None and start < last:
             if end <= last:
                 continue
             start = last
-        yield start, end, what, count, busy
+        yield start, end, kind, count, busy
         last = end

@@ -97,19 +97,19 @@ def _as_written(own: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
 
 def _rows(info: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The structs below `info` that are saved as rows: their names, and those of their fields."""
-    left, seen = [info], set()
+    left, known_types = [info], set()
     while left:
-        one = left.pop()
-        if isinstance(one, msgspec.inspect.StructType):
-            if one.cls in seen:
+        info_type = left.pop()
+        if isinstance(info_type, msgspec.inspect.StructType):
+            if info_type.cls in known_types:
                 continue
-            seen.add(one.cls)
-            if one.array_like:
-                yield one.cls.__name__, tuple(field.name for field in one.fields)
-            left += [field.type for field in one.fields]
+            known_types.add(info_type.cls)
+            if info_type.array_like:
+                yield info_type.cls.__name__, tuple(field.name for field in info_type.fields)
+            left += [field.type for field in info_type.fields]
         else:  # of a list its items, of a dictionary its keys and values, of a union its types
             names = ("item_type", "item_types", "key_type", "value_type", "types")
-            below = [getattr(one, name) for name in names if hasattr(one, name)]
+            below = [getattr(info_type, name) for name in names if hasattr(info_type, name)]
             left += [part for item in below for part in (item if isinstance(item, tuple) else (item,))]
 
 

@@ -21,9 +21,9 @@ _LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " ._-=+*%#"
 def tables(canvas: Canvas, every: Iterable[Table], where: str) -> bool:
     """Write the tables that stand there; whether rows were folded away."""
     folded = False
-    for one in every:
-        if one.where == where:
-            folded |= _table(canvas, one)
+    for table in every:
+        if table.where == where:
+            folded |= _table(canvas, table)
     return folded
 
 
@@ -193,4 +193,4 @@ def _plain(canvas: Canvas, cell: Cell) -> str:
 def sparkline(heights: Sequence[float], room: int, unicode: bool = True) -> str:
     """`heights` (0 to 1) in `room` characters, the highest of each stretch."""
     levels = _LEVELS if unicode else _PLAIN_LEVELS
-    return "".join(levels[min(round(one * 8), 8)] for one in highest(heights, room))
+    return "".join(levels[min(round(height * 8), 8)] for height in highest(heights, room))

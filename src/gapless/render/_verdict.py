@@ -16,30 +16,30 @@ _AHEAD = 6
 """Lines before what to do first, so that the first change and what it brings stand in the first ten."""
 
 
-def verdict(canvas: Canvas, one: Verdict) -> None:
+def verdict(canvas: Canvas, answer: Verdict) -> None:
     """Everything of it but what was not seen, which closes a report."""
-    told = Text(one.headline, style=_TONES[one.level])
-    if one.confidence:
-        told.append(f" ({one.confidence})", style="not bold dim")
-    canvas.wrapped(told)
-    reasons = [Text(f"{reason}.") for reason in one.reasons]
-    ahead = _ahead(canvas, told, reasons) if one.do_first else len(reasons)
-    _reasons(canvas, "Why: " if one.why else "", reasons[:ahead])
-    if not one.do_first:
+    headline = Text(answer.headline, style=_TONES[answer.level])
+    if answer.confidence:
+        headline.append(f" ({answer.confidence})", style="not bold dim")
+    canvas.wrapped(headline)
+    reasons = [Text(f"{reason}.") for reason in answer.reasons]
+    ahead = _ahead(canvas, headline, reasons) if answer.do_first else len(reasons)
+    _reasons(canvas, "Why: " if answer.why else "", reasons[:ahead])
+    if not answer.do_first:
         return
     canvas.blank()
-    of, brought = effects(one)
+    of, brought = effects(answer)
     canvas.spread(Text("Do first", style="bold"), Text(of, style="dim"))
-    for number, (each, gain) in enumerate(zip(one.do_first, brought, strict=True), 1):
+    for number, (each, gain) in enumerate(zip(answer.do_first, brought, strict=True), 1):
         _change(canvas, number, each, gain)
     if reasons[ahead:]:
         canvas.blank()
         _reasons(canvas, "Also: ", reasons[ahead:])
 
 
-def _ahead(canvas: Canvas, told: Text, reasons: Sequence[Text]) -> int:
+def _ahead(canvas: Canvas, headline: Text, reasons: Sequence[Text]) -> int:
     """How many of the reasons stand before what to do first: one, and those that fit."""
-    taken = canvas.rows(told)
+    taken = canvas.rows(headline)
     for number, reason in enumerate(reasons):
         taken += canvas.rows(reason, len("Why: "))
         if number and taken > _AHEAD:
@@ -60,9 +60,9 @@ def _change(canvas: Canvas, number: int, each: Change, brought: str) -> None:
         lines = numbers(each.lines or (each.line.line,))
         where = style.place(each.line.file, lines, max(style.width - len(brought) - _MARGIN, _NARROW // 2))
     free = style.width - len(lead) - len(where) - len(brought) - 6
-    what = style.ascii(each.what)
-    if style.width >= _NARROW and len(what) <= free:
-        middle = Text(what.ljust(free)) + Text("  " + where, style="dim")
+    action = style.ascii(each.what)
+    if style.width >= _NARROW and len(action) <= free:
+        middle = Text(action.ljust(free)) + Text("  " + where, style="dim")
         canvas.spread(Text(lead) + middle, Text(brought, style="green"))
         return
     canvas.hanging(Text(lead), Text(each.what))

@@ -42,13 +42,13 @@ def often(frequency: Frequency, steady: int) -> str:
         if when == "some-steps" and frequency.every:
             return f"every {frequency.every} steps"
         return describe_phase(when) if when != "no-steps" else ""
-    told = "once" if waits == 1 else times(waits)
+    frequency_text = "once" if waits == 1 else times(waits)
     if when == "some-steps":
         if frequency.every:
-            return f"{told} every {frequency.every} steps"
+            return f"{frequency_text} every {frequency.every} steps"
         hit = round(frequency.per_step * steady / waits)
-        return f"{told} in {hit} of {steady} steps"
-    return f"{told} {describe_phase(when, frequency.phase, frequency.times, frequency.apart)}"
+        return f"{frequency_text} in {hit} of {steady} steps"
+    return f"{frequency_text} {describe_phase(when, frequency.phase, frequency.times, frequency.apart)}"
 
 
 def matters(finding: Finding) -> bool:
@@ -93,8 +93,8 @@ def saving(finding: Finding, report: Report) -> list[str]:
     if price.of and price.most_last <= _NOTHING:
         return []
     if price.estimated:
-        told = [_estimated(price, estimate)] if estimate is not None or price.of else []
-        return [rename_steps(each, report.steps.noun) for each in told]
+        amounts = [_estimated(price, estimate)] if estimate is not None or price.of else []
+        return [rename_steps(each, report.steps.noun) for each in amounts]
     prices = profile.prices if profile is not None else None
     if not price.waits or profile is None or prices is None:
         return []
@@ -109,11 +109,11 @@ def _replayed(price: Price, span: int, steps: int) -> list[str]:
             f"up to {duration(max(price.alone, price.last) / steps)}{per}; the replay is not accurate "
             "enough to say more"
         ]
-    told = f"{duration(price.alone / steps)}{per} if you fix only this"
+    row = f"{duration(price.alone / steps)}{per} if you fix only this"
     if price.last - price.alone >= 0.005 * span:
-        told += f", {duration(price.last / steps)} once the other syncs are fixed"
-    told += f" ({percent(max(price.alone, price.last) / span)} of the trace)"
-    rows = [told]
+        row += f", {duration(price.last / steps)} once the other syncs are fixed"
+    row += f" ({percent(max(price.alone, price.last) / span)} of the trace)"
+    rows = [row]
     if price.kept:
         rows.append(f"{count(price.kept, 'more sync')} here cannot be priced")
     return rows
@@ -123,8 +123,8 @@ def _estimated(price: Price, of: Estimate | None) -> str:
     """What mending it saves of a step on a GPU that is not there; an upper limit where no more is known."""
     if price.of:
         amount = duration(price.last)
-        told = f"up to {amount}" if price.at_most else f"{amount}{_reach(price)}"
-        return f"{told} per step, of {duration(price.of)}"
+        text = f"up to {amount}" if price.at_most else f"{amount}{_reach(price)}"
+        return f"{text} per step, of {duration(price.of)}"
     if of is None:
         return f"up to {duration(price.most_last)} per step"
     step = f"(step ≈ {duration(of.whole.likely)})"
@@ -188,8 +188,8 @@ def callers(finding: Finding, path: Naming) -> list[str]:
     depth = next(
         (n for n in range(_CALLS, deepest) if len({own[:n] for own in stacks}) == len(stacks)), deepest
     )
-    told = [f"{times(each.waits)} from {_chain(each.stack[:depth], path)}" for each in finding.callers]
-    return told if len(told) > 1 else []
+    lines = [f"{times(each.waits)} from {_chain(each.stack[:depth], path)}" for each in finding.callers]
+    return lines if len(lines) > 1 else []
 
 
 def _chain(calls: Stack, path: Naming) -> str:
@@ -205,7 +205,11 @@ def about(report: Report, path: Naming) -> str:
     elif report.loader is not None:
         parts = _about_loader(report.loader)
     elif report.kind == "memory":
-        parts = [part for one in report.memory for part in _about_memory(one, report.steps.noun, path)]
+        parts = [
+            part
+            for memory_report in report.memory
+            for part in _about_memory(memory_report, report.steps.noun, path)
+        ]
     else:
         parts = _about_run(report, path)
     return " · ".join(part for part in parts if part)

@@ -50,11 +50,11 @@ def together(reports: Sequence[Report], style: Style) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for report in reports:
-        for one in report.findings:
+        for finding in report.findings:
             writer.writerow(
                 [
                     cell if isinstance(cell, int | float) else _text(cell, style)
-                    for cell in _row(one, report, style)
+                    for cell in _row(finding, report, style)
                 ]
             )
     return text.getvalue()
@@ -81,9 +81,9 @@ def _row(finding: Finding, report: Report, style: Style) -> Iterator[str | int |
 def _times(finding: Finding, report: Report) -> Iterator[str | int | float]:
     """Idleness per step, its share, and what mending it saves per step: alone, and at most."""
     steps = max(report.profile.steps.count, 1) if report.profile is not None else 1
-    known = finding.loss is not None and not finding.loss.unknown
-    yield round(finding.loss.idle / steps) if finding.loss is not None and known else ""
-    yield round(finding.loss.share, 6) if finding.loss is not None and known else ""
+    is_known = finding.loss is not None and not finding.loss.unknown
+    yield round(finding.loss.idle / steps) if finding.loss is not None and is_known else ""
+    yield round(finding.loss.share, 6) if finding.loss is not None and is_known else ""
     price = finding.price
     if price is None or not (price.waits or price.estimated or price.of):
         yield from ("", "")

@@ -18,15 +18,15 @@ def render(report: Report, style: Style) -> str:
     """`report` as a command for each line of each finding, the worst first (a job shows ten of each kind)."""
     first = "\n".join(brief.verdict(report, style))
     lines = [command("notice", first, {"title": "Gapless"})]
-    lines += [each for one in report.findings for each in _annotations(one, report, style)]
+    lines += [each for finding in report.findings for each in _annotations(finding, report, style)]
     lines += [command("notice", text, {"title": "Gapless"}) for text in brief.remarks(report)]
     return style.ascii("".join(f"{brief.cut(line, MOST)}\n" for line in lines))
 
 
 def command(name: str, message: str, properties: dict[str, str]) -> str:
     """``::warning file=a.py,line=3::message``, so that nothing in it is taken for another command."""
-    told = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
-    return f"::{name} {told}::{_data(message)}" if told else f"::{name}::{_data(message)}"
+    fields = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
+    return f"::{name} {fields}::{_data(message)}" if fields else f"::{name}::{_data(message)}"
 
 
 def _annotations(finding: Finding, report: Report, style: Style) -> Iterator[str]:

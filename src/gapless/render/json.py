@@ -27,10 +27,10 @@ def render(report: Report, style: Style) -> str:
 
 def content(report: Report) -> dict[str, Any]:
     """The report's fields, the verdict's first; tables are left out, whose numbers the parts hold."""
-    told = plain(report)
-    verdict = told.pop("verdict")
-    del told["tables"]
-    return {"verdict": verdict.pop("sentence"), **verdict, **told}
+    fields = plain(report)
+    verdict = fields.pop("verdict")
+    del fields["tables"]
+    return {"verdict": verdict.pop("sentence"), **verdict, **fields}
 
 
 def document(form: str, version: int, content: dict[str, Any], style: Style) -> str:
@@ -42,7 +42,7 @@ def dumped(value: Any, style: Style, **how: Any) -> str:
     """`value` as JSON, ending with a line break, in which nothing steers the terminal it may be shown on."""
     text = json.dumps(value, ensure_ascii=not style.unicode, **how)
     return (
-        _BEYOND.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
+        _BEYOND.sub(lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1], text)
         + "\n"
     )
 

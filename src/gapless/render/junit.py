@@ -18,15 +18,15 @@ def render(report: Report, style: Style) -> str:
 
 def together(reports: Sequence[Report], style: Style) -> str:
     """Several reports as one document, a suite for each."""
-    suites = [_suite(one, style) for one in reports]
+    suites = [_suite(report, style) for report in reports]
     text = '<testsuites name="gapless">\n' + "\n".join(suites) + "\n</testsuites>\n"
     return text if style.unicode else text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def _suite(report: Report, style: Style) -> str:
     subject = brief.subject(report, style) or "gapless"
-    cases = [_run(report, subject), *(_case(one, report, subject, style) for one in report.findings)]
-    failures = sum(brief.level(one) == "warning" for one in report.findings)
+    cases = [_run(report, subject), *(_case(finding, report, subject, style) for finding in report.findings)]
+    failures = sum(brief.level(finding) == "warning" for finding in report.findings)
     errors = int(_broken(report))
     head = (
         f'  <testsuite name={_attribute(f"gapless {subject}")} tests="{len(cases)}" '
@@ -64,10 +64,10 @@ def _case(finding: Finding, report: Report, subject: str, style: Style) -> str:
     if brief.level(finding) == "note":
         return f"{head}<system-out>{_content(message)}</system-out></testcase>"
     often = words.weight(finding, report) or finding.name
-    told = f"{where}: {often}"
-    body = "\n".join(filter(None, [told, brief.plain(finding.line.code) if finding.line else "", message]))
+    summary = f"{where}: {often}"
+    body = "\n".join(filter(None, [summary, brief.plain(finding.line.code) if finding.line else "", message]))
     failure = (
-        f"<failure type={_attribute(finding.code)} message={_attribute(told)}>{_content(body)}</failure>"
+        f"<failure type={_attribute(finding.code)} message={_attribute(summary)}>{_content(body)}</failure>"
     )
     return f"{head}{failure}</testcase>"
 

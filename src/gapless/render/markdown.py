@@ -37,7 +37,7 @@ def render(report: Report, style: Style) -> str:
     if report.findings:
         parts.append(_table(report, style))
         parts.append(_details(report, style))
-    parts += [_numbers(one, style) for one in report.tables if one.shown]
+    parts += [_numbers(table, style) for table in report.tables if table.shown]
     notes = brief.remarks(report)
     if notes:
         parts.append("".join(f"- {text(note)}\n" for note in notes))
@@ -48,16 +48,16 @@ def text(value: str) -> str:
     """`value` as Markdown that shows just that; nobody is mentioned and nothing is linked."""
     # Every other piece stood between backticks: the remedies name code so.
     pieces = re.split(r"`([^`]+)`", brief.cut(value, _LONG).strip())
-    told = [code(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)]
-    between = [piece or " " for piece in told[1:-1]]  # two spans side by side would make one
-    return "".join([told[0], *between, *told[1:][-1:]])
+    rendered = [code(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)]
+    between = [piece or " " for piece in rendered[1:-1]]  # two spans side by side would make one
+    return "".join([rendered[0], *between, *rendered[1:][-1:]])
 
 
 def code(value: str) -> str:
     """`value` as code that holds anything, in tables too."""
     cut = brief.cut(value, _LONG).strip()
     if "|" in cut or "`" in cut:  # a table ends its cell there, or the span itself
-        return f"<code>{_ENTITY.sub(lambda found: f'&#{ord(found.group())};', cut)}</code>"
+        return f"<code>{_ENTITY.sub(lambda match: f'&#{ord(match.group())};', cut)}</code>"
     return f"`{cut}`" if cut else ""
 
 
@@ -70,7 +70,7 @@ def _block(value: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    return _SPECIAL.sub(lambda found: f"&#{ord(found.group())};", value)
+    return _SPECIAL.sub(lambda match: f"&#{ord(match.group())};", value)
 
 
 def _about(report: Report, style: Style) -> str:
@@ -86,12 +86,12 @@ def _about(report: Report, style: Style) -> str:
 
 def _table(report: Report, style: Style) -> str:
     rows = ["| | rule | where | how often |", "|---|---|---|---|"]
-    for one in report.findings[:_ROWS]:
-        sign = "⚠️" if brief.level(one) == "warning" else ""
+    for finding in report.findings[:_ROWS]:
+        sign = "⚠️" if brief.level(finding) == "warning" else ""
         if not style.unicode and sign:
             sign = "!"
-        rule = f"{one.code} {text(one.name)}"
-        rows.append(f"| {sign} | {rule} | {_where(one, style)} | {text(words.weight(one, report))} |")
+        rule = f"{finding.code} {text(finding.name)}"
+        rows.append(f"| {sign} | {rule} | {_where(finding, style)} | {text(words.weight(finding, report))} |")
     left = len(report.findings) - _ROWS
     if left > 0:
         rows.append(f"| | … and {count(left, 'finding')} more | | |")
@@ -106,7 +106,7 @@ def _where(finding: Finding, style: Style) -> str:
 def _details(report: Report, style: Style) -> str:
     shown = report.findings[:_UNFOLDABLE]
     title = f"What waits, and what to write instead ({count(len(shown), 'finding')})"
-    body = "\n".join(_detail(one, report, style) for one in shown)
+    body = "\n".join(_detail(finding, report, style) for finding in shown)
     return f"<details>\n<summary>{title}</summary>\n\n{body}\n</details>\n"
 
 
@@ -122,21 +122,21 @@ def _detail(finding: Finding, report: Report, style: Style) -> str:
         ("waits", text(brief.waits(finding))),
         ("instead", text(finding.remedy)),
     ]
-    lines += [f"- {label}: {told}" for label, told in rows if told]
+    lines += [f"- {label}: {value}" for label, value in rows if value]
     return "\n".join(lines) + "\n"
 
 
 def _first(report: Report, style: Style) -> list[str]:
     """Why, and what to do first."""
-    one = report.verdict
-    told = [f"{text(one.confidence)}\n"] if one.confidence else []
-    told += [f"{text(reason)}.\n" for reason in one.reasons]
+    answer = report.verdict
+    lines = [f"{text(answer.confidence)}\n"] if answer.confidence else []
+    lines += [f"{text(reason)}.\n" for reason in answer.reasons]
     rows = []
-    for number, each in enumerate(one.do_first, 1):
+    for number, each in enumerate(answer.do_first, 1):
         brought = text(brief.effect(each))
         parts = text(each.what), code(brief.changed(each, style)), f"**{brought}**" if brought else ""
         rows.append(f"{number}. {' · '.join(filter(None, parts))}\n")
-    return [*told, "".join(rows)] if rows else told
+    return [*lines, "".join(rows)] if rows else lines
 
 
 def _numbers(table: Table, style: Style) -> str:

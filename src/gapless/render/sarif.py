@@ -29,7 +29,7 @@ def render(report: Report, style: Style) -> str:
 
 def together(reports: Sequence[Report], style: Style) -> str:
     """Several reports as one log, a run for each."""
-    runs = [_run(one, style) for one in reports]
+    runs = [_run(report, style) for report in reports]
     for number, run in enumerate(runs[1:], 2):  # services take each category once
         run["automationDetails"]["id"] += f"{number}/"
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
@@ -37,7 +37,7 @@ def together(reports: Sequence[Report], style: Style) -> str:
 
 
 def _run(report: Report, style: Style) -> Json:
-    rules = [rule for rule in all_rules() if any(one.code == rule.code for one in report.findings)]
+    rules = [rule for rule in all_rules() if any(finding.code == rule.code for finding in report.findings)]
     numbers = {rule.code: number for number, rule in enumerate(rules)}
     prints = fingerprints(report.findings, style)
     return {
@@ -53,8 +53,8 @@ def _run(report: Report, style: Style) -> Json:
         "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the repository."}}},
         "invocations": [_invocation(report)],
         "results": [
-            _result(one, numbers, mark, report, style)
-            for one, mark in zip(report.findings, prints, strict=True)
+            _result(finding, numbers, mark, report, style)
+            for finding, mark in zip(report.findings, prints, strict=True)
         ],
         "columnKind": "unicodeCodePoints",
         "properties": {"verdict": brief.verdict(report, style)},
@@ -73,14 +73,14 @@ def _invocation(report: Report) -> Json:
 
 def _rule(rule: Rule) -> Json:
     sections = rule.sections()
-    told = "\n\n".join(f"{title}\n{text}" for title, text in sections.items())
+    help_text = "\n\n".join(f"{title}\n{text}" for title, text in sections.items())
     markdown = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
     return {
         "id": rule.code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary()},
         "fullDescription": {"text": sections.get("What waits", "") or rule.summary()},
-        "help": {"text": told or rule.summary(), "markdown": markdown or rule.summary()},
+        "help": {"text": help_text or rule.summary(), "markdown": markdown or rule.summary()},
         "defaultConfiguration": {"level": "warning"},
         "properties": {
             "tags": ["performance", "gpu"],
@@ -91,7 +91,7 @@ def _rule(rule: Rule) -> Json:
 
 
 def _result(finding: Finding, numbers: dict[str, int], mark: str, report: Report, style: Style) -> Json:
-    found: Json = {
+    result: Json = {
         "ruleId": finding.code,
         "level": brief.level(finding),
         "message": {"text": _message(finding, report, style)},
@@ -99,21 +99,21 @@ def _result(finding: Finding, numbers: dict[str, int], mark: str, report: Report
         "partialFingerprints": {FINGERPRINT: mark},
     }
     if finding.code in numbers:
-        found["ruleIndex"] = numbers[finding.code]
+        result["ruleIndex"] = numbers[finding.code]
     further = [line for line in finding.lines[1:] if brief.in_repository(line, style)]
     if further:
-        found["relatedLocations"] = [
+        result["relatedLocations"] = [
             {"id": n, "message": {"text": "The same change fixes this line"}, **_place(line, style)}
             for n, line in enumerate(further, 1)
         ]
     if finding.library_stack:
-        found["stacks"] = [_stack(finding, style)]
-    found["properties"] = {
+        result["stacks"] = [_stack(finding, style)]
+    result["properties"] = {
         "when": finding.frequency.when,
         "waitsPerStep": finding.frequency.per_step,
         "totalWaits": finding.frequency.total,
     }
-    return found
+    return result
 
 
 def _message(finding: Finding, report: Report, style: Style) -> str:
@@ -138,10 +138,10 @@ def _place(line: SourceLine, style: Style) -> Json:
     if line.code:
         region["snippet"] = {"text": line.code}
     file = _artifact(brief.shown_path(line, style), brief.in_repository(line, style))
-    found: Json = {"physicalLocation": {"artifactLocation": file, "region": region}}
+    location: Json = {"physicalLocation": {"artifactLocation": file, "region": region}}
     if line.function:
-        found["logicalLocations"] = [{"name": line.function, "kind": "function"}]
-    return found
+        location["logicalLocations"] = [{"name": line.function, "kind": "function"}]
+    return location
 
 
 def _artifact(name: str, ours: bool) -> Json:
@@ -159,13 +159,13 @@ def fingerprints(findings: Sequence[Finding], style: Style) -> list[str]:
 
     Findings that are alike in all of that are told apart by their order in the file.
     """
-    keys = [_key(one, style) for one in findings]
+    keys = [_key(finding, style) for finding in findings]
     order = sorted(range(len(findings)), key=lambda at: (findings[at].line or SourceLine("", 0)).line)
-    seen: Counter[tuple[str, ...]] = Counter()
+    repeats: Counter[tuple[str, ...]] = Counter()
     marks = [""] * len(findings)
     for at in order:
-        text = "\0".join((*keys[at], str(seen[keys[at]])))
-        seen[keys[at]] += 1
+        text = "\0".join((*keys[at], str(repeats[keys[at]])))
+        repeats[keys[at]] += 1
         marks[at] = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
     return marks
 

@@ -38,12 +38,12 @@ def render(report: Report, style: Style) -> str:
         canvas.wrapped(Text(about, style="dim"))
     folded = tables(canvas, report.tables, "before")
     total = report.profile.steps.total if report.profile is not None else 0
-    shown = [one for one in report.findings if style.unfold or _matters(one, total)]
+    shown = [item for item in report.findings if style.unfold or _matters(item, total)]
     shown = shown if style.unfold else shown[:_MANY]
     advised: dict[str, Finding] = {}
-    for one in shown:
+    for item in shown:
         canvas.blank()
-        finding(canvas, one, report, advised.setdefault(one.remedy, one))
+        finding(canvas, item, report, advised.setdefault(item.remedy, item))
     folded |= _rest(canvas, report, shown)
     folded |= tables(canvas, report.tables, "after")
     _closing(canvas, report, shown, folded)
@@ -61,13 +61,13 @@ def _matters(finding: Finding, total: int) -> bool:
 
 def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
     """One line for the findings of steps that are not told in full."""
-    rest = [one for one in report.findings if one not in shown]
+    rest = [item for item in report.findings if item not in shown]
     if not rest:
         return False
-    inside = [one for one in rest if one.frequency.in_steps and not one.frequency.rare]
+    inside = [item for item in rest if item.frequency.in_steps and not item.frequency.rare]
     if inside:
         canvas.blank()
-        lost = max((one.loss.share for one in inside if one.loss), default=0.0)
+        lost = max((item.loss.share for item in inside if item.loss), default=0.0)
         least = (
             f", each below {percent(max(lost, _MATTERS))} of a step"
             if report.profile
@@ -80,7 +80,7 @@ def _rest(canvas: Canvas, report: Report, shown: Sequence[Finding]) -> bool:
 def _closing(canvas: Canvas, report: Report, shown: Sequence[Finding], folded: bool) -> None:
     lines = [Text(f"{text}.") for text in report.verdict.not_seen[:_UNSEEN]]
     lines += [Text.assemble(("note: ", "bold"), note) for note in report.notes]
-    hints = [f"gapless rule {one.code} explains the first" for one in shown[:1]]
+    hints = [f"gapless rule {item.code} explains the first" for item in shown[:1]]
     hints += ["--all shows the rest"] if folded and not canvas.style.unfold else []
     hints += list(canvas.style.hints)
     if hints:

@@ -40,60 +40,64 @@ _FILES, _SPOTS = 3, 12
 
 def anchors(findings: tuple[Finding, ...], clean: Clean, prefix: str = "") -> list[str]:
     """For each finding the name it is linked by: ``GAP112-train.py-42``, behind `prefix`."""
-    made: list[str] = []
-    for one in findings:
-        place = f"{clean.path(one.line.file)}-{one.line.line}" if one.line else clean(one.place)
-        if one.line and not one.line.is_user:
-            place = short_path(one.line).replace(":", "-")
-        name = re.sub(r"[^\w./-]+", "-", f"{one.code}-{place}", flags=re.ASCII)[:120].strip("-")
-        twins = sum(other == name or other.startswith(f"{name}~") for other in made)
-        made.append(f"{name}~{twins + 1}" if twins else name)
-    return [prefix + name for name in made]
+    names: list[str] = []
+    for finding in findings:
+        place = (
+            f"{clean.path(finding.line.file)}-{finding.line.line}" if finding.line else clean(finding.place)
+        )
+        if finding.line and not finding.line.is_user:
+            place = short_path(finding.line).replace(":", "-")
+        name = re.sub(r"[^\w./-]+", "-", f"{finding.code}-{place}", flags=re.ASCII)[:120].strip("-")
+        twins = sum(other == name or other.startswith(f"{name}~") for other in names)
+        names.append(f"{name}~{twins + 1}" if twins else name)
+    return [prefix + name for name in names]
 
 
 def views(report: Report, clean: Clean, sources: Sources, prefix: str = "") -> list[dict[str, Any]]:
     """One dictionary for each finding, in order."""
     names = anchors(report.findings, clean, prefix)
-    largest = max((_weight(one, report) for one in report.findings), default=0.0)
+    largest = max((_weight(finding, report) for finding in report.findings), default=0.0)
     advised: dict[str, str] = {}
-    found = []
-    for number, (one, name) in enumerate(zip(report.findings, names, strict=True)):
-        first = advised.setdefault(one.remedy, name)
-        saving = words.saving(one, report)
-        matters = brief.level(one) == "warning"
-        found.append(
+    rows = []
+    for number, (finding, name) in enumerate(zip(report.findings, names, strict=True)):
+        first = advised.setdefault(finding.remedy, name)
+        saving = words.saving(finding, report)
+        matters = brief.level(finding) == "warning"
+        rows.append(
             {
                 "id": name,
-                "code": one.code,
-                "name": one.name,
-                "family": one.code[3:4],
-                "library": _library(one),
-                "where": _where(one, clean),
-                "function": one.line.function if one.line and one.line.function != "<module>" else "",
-                "backward": one.backward and not one.spots,
-                "cost": words.weight(one, report),
+                "code": finding.code,
+                "name": finding.name,
+                "family": finding.code[3:4],
+                "library": _library(finding),
+                "where": _where(finding, clean),
+                "function": finding.line.function
+                if finding.line and finding.line.function != "<module>"
+                else "",
+                "backward": finding.backward and not finding.spots,
+                "cost": words.weight(finding, report),
                 "saves": saving[0] if saving else "",
-                "bar": 100 * _weight(one, report) / largest if largest else 0.0,
+                "bar": 100 * _weight(finding, report) / largest if largest else 0.0,
                 "matters": matters,
                 "open": number < _OPEN and matters,
-                "blocks": _blocks_of(one, clean, sources),
-                "decides": _decides(one, clean),
-                "rows": list(_rows(one, clean, saving[1:])),
-                "remedy": one.remedy,
+                "blocks": _blocks_of(finding, clean, sources),
+                "decides": _decides(finding, clean),
+                "rows": list(_rows(finding, clean, saving[1:])),
+                "remedy": finding.remedy,
                 "as_for": first if first != name else "",
-                "stacks": _stacks(one, clean, *_depth(number)),
-                "start": one.loss.start if one.loss and one.loss.end else -1,
-                "end": one.loss.end if one.loss else -1,
-                "rank": one.loss.rank if one.loss else -1,
+                "stacks": _stacks(finding, clean, *_depth(number)),
+                "start": finding.loss.start if finding.loss and finding.loss.end else -1,
+                "end": finding.loss.end if finding.loss else -1,
+                "rank": finding.loss.rank if finding.loss else -1,
             }
         )
-    return found
+    return rows
 
 
 def families(views: list[dict[str, Any]]) -> dict[str, str]:
     """What kinds of rules there are among the findings."""
-    there = {one["family"] for one in views}
-    return {key: name for key, name in FAMILIES.items() if key in there}
+    present = {view["family"] for view in views}
+    return {key: name for key, name in FAMILIES.items() if key in present}
 
 
 def _weight(finding: Finding, report: Report) -> float:
@@ -119,8 +123,8 @@ def _where(finding: Finding, clean: Clean) -> str:
     if not finding.line.is_user:
         return short_path(finding.line)
     own = sorted(line.line for line in finding.lines if line.file == finding.line.file)
-    others = len(finding.lines) - len(own)
-    more = f" and {count(others, 'more line')}" if others else ""
+    other_count = len(finding.lines) - len(own)
+    more = f" and {count(other_count, 'more line')}" if other_count else ""
     return f"{clean.path(finding.line.file)}:{brief.numbers(own)}{more}"
 
 
@@ -129,7 +133,7 @@ def _blocks_of(finding: Finding, clean: Clean, sources: Sources) -> list[dict[st
     lines: dict[str, dict[int, SourceLine]] = {}
     for line in [spot.line for spot in finding.spots] or ([finding.line] if finding.line is not None else []):
         lines.setdefault(line.file, {}).setdefault(line.line, line)
-    found = []
+    blocks = []
     for file, hits in list(lines.items())[:_FILES]:
         text: dict[int, Markup] = {}
         for line in list(hits.values())[:_SPOTS]:
@@ -140,8 +144,8 @@ def _blocks_of(finding: Finding, clean: Clean, sources: Sources) -> list[dict[st
                 rows.append({"n": 0, "text": "", "hit": False})
             rows.append({"n": n, "text": text[n], "hit": n in hits})
         if rows:
-            found.append({"file": clean.path(file) if len(lines) > 1 else "", "rows": rows})
-    return found
+            blocks.append({"file": clean.path(file) if len(lines) > 1 else "", "rows": rows})
+    return blocks
 
 
 def _decides(finding: Finding, clean: Clean) -> dict[str, Any] | None:
@@ -162,7 +166,7 @@ def _rows(finding: Finding, clean: Clean, more: list[str]) -> Iterator[tuple[str
         ("saves", more),
         ("waits", [text for text in (brief.waits(finding),) if text]),
     )
-    yield from ((label, told) for label, told in rows if told)
+    yield from ((label, values) for label, values in rows if values)
 
 
 def _spot(spot: Spot, clean: Clean) -> str:
@@ -177,13 +181,13 @@ def _depth(number: int) -> tuple[int, int]:
 
 def _stacks(finding: Finding, clean: Clean, most: int, deep: int) -> list[dict[str, Any]]:
     """The distinct stacks below the finding, innermost call last, as tracebacks have them."""
-    found: list[dict[str, Any]] = []
-    seen: set[object] = set()
+    views: list[dict[str, Any]] = []
+    known_stacks: set[object] = set()
     for site in finding.sites:
         for kind, stack in (("", site.stack), ("forward call", site.forward)):
-            if not stack or (kind, stack) in seen or len(found) >= most:
+            if not stack or (kind, stack) in known_stacks or len(views) >= most:
                 continue
-            seen.add((kind, stack))
+            known_stacks.add((kind, stack))
             frames = [
                 {
                     "where": f"{clean.path(frame.file)}:{frame.line}" if frame.is_user else short_path(frame),
@@ -193,20 +197,22 @@ def _stacks(finding: Finding, clean: Clean, most: int, deep: int) -> list[dict[s
                 }
                 for frame in reversed(stack[:deep])
             ]
-            found.append(
+            views.append(
                 {"what": " · ".join(part for part in (site.operator, kind) if part), "frames": frames}
             )
-    return found
+    return views
 
 
 def rules(findings: tuple[Finding, ...]) -> list[dict[str, Any]]:
     """What the rules that were met mean, by code."""
-    found = []
-    for code in sorted({one.code for one in findings}):
-        one = rule(code)
-        sections = [(title, _blocks(text)) for title, text in one.sections().items()]
-        found.append({"code": code, "name": one.name, "summary": one.summary(), "sections": sections})
-    return found
+    documents = []
+    for code in sorted({finding.code for finding in findings}):
+        met_rule = rule(code)
+        sections = [(title, _blocks(text)) for title, text in met_rule.sections().items()]
+        documents.append(
+            {"code": code, "name": met_rule.name, "summary": met_rule.summary(), "sections": sections}
+        )
+    return documents
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
@@ -216,5 +222,7 @@ def _blocks(text: str) -> list[tuple[str, str]]:
         if position % 2:
             blocks.append(("pre", part.strip("\n")))
         else:
-            blocks += [("p", " ".join(one.split())) for one in part.split("\n\n") if one.strip()]
+            blocks += [
+                ("p", " ".join(paragraph.split())) for paragraph in part.split("\n\n") if paragraph.strip()
+            ]
     return blocks

@@ -39,11 +39,11 @@ def facts(report: Report, clean: Clean) -> list[str]:
 
 def changes(report: Report, anchors: Sequence[str], clean: Clean) -> list[dict[str, Any]]:
     """What to do first: each with where, before → after, and the findings that it mends."""
-    first = max((one.before for one in report.verdict.do_first[:1]), default=0.0)
+    first = max((change.before for change in report.verdict.do_first[:1]), default=0.0)
     _, brought = brief.effects(report.verdict)
     return [
-        _change(one, gain, first, anchors, clean)
-        for one, gain in zip(report.verdict.do_first, brought, strict=True)
+        _change(change, gain, first, anchors, clean)
+        for change, gain in zip(report.verdict.do_first, brought, strict=True)
     ]
 
 
@@ -84,9 +84,13 @@ def strip(profile: Profile) -> dict[str, Any] | None:
         title = f"{name}: {duration(each)}, GPU busy for {duration(busy)}"
         bars.append(_bar(each / longest, part, title, steps.start[first], steps.end[last]))
     order = sorted(length)
-    told = f"{count(steps.count, 'step')}: {duration(order[len(order) // 2])} in the median, "
-    told += f"{duration(order[0])} to {duration(order[-1])}"
-    return {"bars": bars, "kind": "", "told": told + (f"; a bar is the mean of {group}" if group > 1 else "")}
+    caption = f"{count(steps.count, 'step')}: {duration(order[len(order) // 2])} in the median, "
+    caption += f"{duration(order[0])} to {duration(order[-1])}"
+    return {
+        "bars": bars,
+        "kind": "",
+        "told": caption + (f"; a bar is the mean of {group}" if group > 1 else ""),
+    }
 
 
 def _course(profile: Profile) -> dict[str, Any] | None:
@@ -133,8 +137,8 @@ def split(profile: Profile) -> list[dict[str, Any]]:
             "label": label,
             "share": percent(time / total),
             "width": f"{100 * time / total:.3f}",
-            "title": f"{label}: {duration(time / per)}, {percent(time / total)}; {told}",
+            "title": f"{label}: {duration(time / per)}, {percent(time / total)}; {meaning}",
         }
-        for kind, key, label, time, told in (*work, *lost)
+        for kind, key, label, time, meaning in (*work, *lost)
         if time / total >= _LEAST
     ]

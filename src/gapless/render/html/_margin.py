@@ -33,10 +33,10 @@ def files(
 ) -> list[dict[str, Any]]:
     """The user's files that cost something and lie at hand, the dearest first."""
     marks = _marks(report, views, sources)
-    weighed = sorted(marks.items(), key=lambda item: -sum(_weight(one) for one in item[1].values()))
+    weighed = sorted(marks.items(), key=lambda item: -sum(_weight(mark) for mark in item[1].values()))
     per = max(report.profile.steps.count, 1) if report.profile else 1
-    columns = _columns(report, [one for lines in marks.values() for one in lines.values()])
-    found: list[dict[str, Any]] = []
+    columns = _columns(report, [mark for lines in marks.values() for mark in lines.values()])
+    shown_files: list[dict[str, Any]] = []
     room = _LINES
     for file, lines in weighed[:_FILES]:
         most = max(map(_weight, lines.values())) or 1.0
@@ -44,20 +44,20 @@ def files(
         room -= len(rows)
         if room < 0:
             break
-        found.append({"name": clean.path(file), "columns": columns, "rows": rows, "lines": len(lines)})
-    return found
+        shown_files.append({"name": clean.path(file), "columns": columns, "rows": rows, "lines": len(lines)})
+    return shown_files
 
 
 def _columns(report: Report, lines: list[_Line]) -> list[tuple[str, str]]:
     """The numbers that stand beside a line: fields, and what they are called."""
-    found = [("idle", "GPU idle"), ("device", "GPU time")] if report.profile else []
-    found += [("held", "at the peak")] if any(one.held for one in lines) else []
-    return found + ([("waits", "waits")] if not found or any(one.waits for one in lines) else [])
+    columns = [("idle", "GPU idle"), ("device", "GPU time")] if report.profile else []
+    columns += [("held", "at the peak")] if any(mark.held for mark in lines) else []
+    return columns + ([("waits", "waits")] if not columns or any(mark.waits for mark in lines) else [])
 
 
-def _weight(one: _Line) -> float:
+def _weight(mark: _Line) -> float:
     """By time where it is known, else by waits; memory counts where there is neither."""
-    return float(one.idle) if one.idle else one.waits or one.held * 1e-13
+    return float(mark.idle) if mark.idle else mark.waits or mark.held * 1e-13
 
 
 def _marks(report: Report, views: list[dict[str, Any]], sources: Sources) -> dict[str, dict[int, _Line]]:
@@ -68,12 +68,12 @@ def _marks(report: Report, views: list[dict[str, Any]], sources: Sources) -> dic
             return None
         return marks[line.file][line.line]
 
-    for one, view in zip(report.findings, views, strict=True):
-        mark = at(one.line)
+    for finding, view in zip(report.findings, views, strict=True):
+        mark = at(finding.line)
         if mark is not None:
             mark.findings.append(view)
-            if one.loss is None or any(site.mechanism != "none" for site in one.sites):
-                mark.waits += one.frequency.per_step
+            if finding.loss is None or any(site.mechanism != "none" for site in finding.sites):
+                mark.waits += finding.frequency.per_step
     for cost in report.profile.costs if report.profile else ():
         mark = at(cost.site.line) if cost.idle else None
         if mark is not None:

@@ -39,28 +39,28 @@ def page(reports: Sequence[Report], style: Style) -> str:
     summary = reports[0] if len(reports) > 1 and reports[0].kind == "runs" else None
     single = reports[0] if len(reports) == 1 else summary
     rest = list(reports) if single is None else list(reports[1:])
-    names = _named(_short([clean.path(one.file) for one in rest]))
+    names = _named(_short([clean.path(report.file) for report in rest]))
     runs: list[dict[str, Any]] = []
     for number, (report, name) in enumerate(zip(rest, names, strict=True), 1):
-        told = {
+        heading = {
             "id": f"run{number}",
             "name": name,
             "sentence": report.sentence,
             "level": report.verdict.level,
         }
-        runs.append({**_run(report, clean, style, f"run{number}-", "h2"), **told})
-    links = {(one.file, 0): run["id"] for one, run in zip(rest, runs, strict=True)}
+        runs.append({**_run(report, clean, style, f"run{number}-", "h2"), **heading})
+    links = {(report.file, 0): run["id"] for report, run in zip(rest, runs, strict=True)}
     top = (
         _run(single, clean, style, links=links)
         if single is not None
         else {"nav": [], "body": "", "scripts": ()}
     )
     title = single.sentence if single is not None else f"{len(rest)} reports"
-    drawn = {name for one in (top, *runs) for name in one["scripts"]}
+    drawn = {name for part in (top, *runs) for name in part["scripts"]}
     shown = {
         "title": title,
         "alone": single is not None,
-        "nav": [*top["nav"], *((one["id"], one["name"]) for one in runs)],
+        "nav": [*top["nav"], *((run["id"], run["name"]) for run in runs)],
         "body": top["body"],
         "runs": runs,
     }
@@ -71,9 +71,9 @@ def _short(names: list[str]) -> list[str]:
     """Names without the folder that they share."""
     parts = [name.replace("\\", "/").split("/") for name in names]
     shared = 0
-    while all(len(one) > shared + 1 and one[shared] == parts[0][shared] for one in parts) and parts:
+    while all(len(path) > shared + 1 and path[shared] == parts[0][shared] for path in parts) and parts:
         shared += 1
-    return ["/".join(one[shared:]) for one in parts]
+    return ["/".join(path[shared:]) for path in parts]
 
 
 def _named(names: list[str]) -> list[str]:
@@ -98,20 +98,22 @@ def _run(
     """
     sources = Sources(style.folder, clean.homes)
     views = findings.views(report, clean, sources, prefix)
-    anchors = [one["id"] for one in views]
+    anchors = [view["id"] for view in views]
     places = {
-        (one.line.file, one.line.line): name
-        for one, name in zip(report.findings, anchors, strict=True)
-        if one.line
+        (finding.line.file, finding.line.line): name
+        for finding, name in zip(report.findings, anchors, strict=True)
+        if finding.line
     }
     numbers = tables.views(report.tables, clean, {**places, **(links or {})}, prefix)
     profile = report.profile
     lanes = profile.lanes if profile is not None else None
-    told = (one["id"] for one in numbers if any(word in one["title"].lower() for word in ("peak", "failed")))
-    peak = next(told, "")
+    peak_tables = (
+        table["id"] for table in numbers if any(word in table["title"].lower() for word in ("peak", "failed"))
+    )
+    peak = next(peak_tables, "")
     memory = track.drawn(report, prefix, peak, clean)
-    for one in memory:
-        one["data"] = Markup(_json(clean.whole(one["data"])))
+    for device in memory:
+        device["data"] = Markup(_json(clean.whole(device["data"])))
     shown = {
         "p": prefix,
         "heading": heading,
@@ -123,11 +125,11 @@ def _run(
         "split": first.split(profile) if profile is not None else [],
         "views": views,
         "families": findings.families(views),
-        "libraries": sorted({one["library"] for one in views} - {""}),
+        "libraries": sorted({view["library"] for view in views} - {""}),
         "rules": findings.rules(report.findings),
         "files": margin.files(report, views, sources, clean),
-        "before": [one for one in numbers if one["before"]],
-        "after": [one for one in numbers if not one["before"]],
+        "before": [table for table in numbers if table["before"]],
+        "after": [table for table in numbers if not table["before"]],
         "profile": profile,
         "lanes": lanes,
         "memory": memory,
@@ -145,12 +147,12 @@ def _nav(shown: dict[str, Any], prefix: str) -> list[tuple[str, str]]:
     parts = [
         ("findings", "Findings", shown["views"]),
         ("timeline", "Timeline", shown["profile"]),
-        *((one["id"].removeprefix(prefix), one["title"], True) for one in shown["memory"]),
+        *((device["id"].removeprefix(prefix), device["title"], True) for device in shown["memory"]),
         ("numbers", "Numbers", shown["after"]),
         ("source", "Source", shown["files"]),
         ("rules", "Rules", shown["rules"]),
     ]
-    return [(prefix + name, title) for name, title, there in parts if there]
+    return [(prefix + name, title) for name, title, is_shown in parts if is_shown]
 
 
 def _filled(shown: dict[str, Any], clean: Clean, drawn: Sequence[str]) -> str:
@@ -158,7 +160,7 @@ def _filled(shown: dict[str, Any], clean: Clean, drawn: Sequence[str]) -> str:
     names = [*(["stage.js"] if drawn else []), *drawn, "page.js"]
     scripts = [_asset(name) for name in names]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    made = (
+    html = (
         _environment(clean)
         .get_template("report.html")
         .render(
@@ -171,7 +173,7 @@ def _filled(shown: dict[str, Any], clean: Clean, drawn: Sequence[str]) -> str:
             version=__version__,
         )
     )
-    return made if made.endswith("\n") else made + "\n"
+    return html if html.endswith("\n") else html + "\n"
 
 
 class _Compiled(jinja2.BytecodeCache):

@@ -22,13 +22,15 @@ Links = Mapping[tuple[str, int], str]
 def views(tables: Sequence[Table], clean: Clean, links: Links, prefix: str = "") -> list[dict[str, Any]]:
     """One dictionary for each table, in order."""
     taken: list[str] = []
-    found = []
-    for one in tables:
-        name = re.sub(r"[^a-z0-9]+", "-", clean(one.title).lower()).strip("-")[:40] or "numbers"
+    table_views = []
+    for table in tables:
+        name = re.sub(r"[^a-z0-9]+", "-", clean(table.title).lower()).strip("-")[:40] or "numbers"
         taken.append(name)
         twins = taken.count(name)
-        found.append(_view(one, clean, links, f"{prefix}numbers-{name}{f'~{twins}' if twins > 1 else ''}"))
-    return found
+        table_views.append(
+            _view(table, clean, links, f"{prefix}numbers-{name}{f'~{twins}' if twins > 1 else ''}")
+        )
+    return table_views
 
 
 def _view(table: Table, clean: Clean, links: Links, name: str) -> dict[str, Any]:

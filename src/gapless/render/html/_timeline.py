@@ -29,39 +29,43 @@ def data(profile: Profile, report: Report, views: Sequence[dict[str, Any]]) -> d
 
 
 def _lanes(lanes: Lanes | None) -> dict[str, Any]:
-    found = msgspec.structs.asdict(lanes or Lanes())
-    found["lanes"] = [msgspec.structs.asdict(one) for one in found["lanes"]]
-    found["windows"] = [
-        {**msgspec.structs.asdict(one), "boxes": [_columns(row) for row in one.boxes]}
-        for one in found["windows"]
+    fields = msgspec.structs.asdict(lanes or Lanes())
+    fields["lanes"] = [msgspec.structs.asdict(lane) for lane in fields["lanes"]]
+    fields["windows"] = [
+        {**msgspec.structs.asdict(window), "boxes": [_columns(row) for row in window.boxes]}
+        for window in fields["windows"]
     ]
-    return found
+    return fields
 
 
-def _columns(one: Boxes) -> dict[str, Any]:
+def _columns(boxes: Boxes) -> dict[str, Any]:
     """The columns, each without what can be told from others: `count` only where a box stands for several,
     `busy` of those boxes alone, `launch` and `thread` of the single ones."""
-    told: dict[str, Any] = {name: getattr(one, name) for name in ("lane", "row", "start", "length", "what")}
-    single = [number == 1 for number in one.count]
+    columns: dict[str, Any] = {
+        name: getattr(boxes, name) for name in ("lane", "row", "start", "length", "what")
+    }
+    single = [number == 1 for number in boxes.count]
     if not all(single):
-        told["count"] = one.count
-        told["busy"] = [busy for busy, alone in zip(one.busy, single, strict=True) if not alone]
-    if one.launch:
+        columns["count"] = boxes.count
+        columns["busy"] = [busy for busy, alone in zip(boxes.busy, single, strict=True) if not alone]
+    if boxes.launch:
         for name in ("launch", "thread"):
-            told[name] = [value for value, alone in zip(getattr(one, name), single, strict=True) if alone]
-    return told
+            columns[name] = [
+                value for value, alone in zip(getattr(boxes, name), single, strict=True) if alone
+            ]
+    return columns
 
 
 def _waits(profile: Profile, report: Report) -> dict[int, int]:
     """For each cost that is a sync the position of the finding that tells of it, -1 where none does."""
     sites: dict[tuple[Site, str], int] = {}
-    for number, one in enumerate(report.findings):
-        for site in one.sites:
-            sites.setdefault((site, "" if site.stack else one.place), number)
+    for number, finding in enumerate(report.findings):
+        for site in finding.sites:
+            sites.setdefault((site, "" if site.stack else finding.place), number)
             sites.setdefault((site, ""), number)
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for position, cost in enumerate(profile.costs):
         if cost.cause == "wait":
             at = sites.get((cost.site, "" if cost.site.stack else cost.place))
-            found[position] = sites.get((cost.site, ""), -1) if at is None else at
-    return found
+            positions[position] = sites.get((cost.site, ""), -1) if at is None else at
+    return positions

@@ -34,20 +34,20 @@ _OTHERS = ("c-host", "c-launch", "c-allocator", "c-graph", "c-input", "c-communi
 
 def drawn(report: Report, prefix: str, peak: str, clean: Clean) -> list[dict[str, Any]]:
     """The memory of each device that can be drawn; `peak` is the table of who holds it, "" for none."""
-    found = []
-    for made in report.memory:
-        if made.track is not None:
+    tracks = []
+    for memory in report.memory:
+        if memory.track is not None:
             several = len(report.memory) > 1
-            found.append(
+            tracks.append(
                 {
-                    "id": f"{prefix}memory{made.device if several else ''}",
-                    "title": f"Memory of GPU {made.device}" if several else "Memory",
-                    "data": data(made, made.track, report.steps.noun, peak, clean),
-                    "finest": made.track.finest,
-                    "thinned": len(made.track.windows) > 1,
+                    "id": f"{prefix}memory{memory.device if several else ''}",
+                    "title": f"Memory of GPU {memory.device}" if several else "Memory",
+                    "data": data(memory, memory.track, report.steps.noun, peak, clean),
+                    "finest": memory.track.finest,
+                    "thinned": len(memory.track.windows) > 1,
                 }
             )
-    return found
+    return tracks
 
 
 def data(report: MemoryReport, track: Track, noun: str, target: str, clean: Clean) -> dict[str, Any]:
@@ -55,12 +55,14 @@ def data(report: MemoryReport, track: Track, noun: str, target: str, clean: Clea
     are told."""
     calls, steps = track.calls, track.steps
     used = [
-        number for number in range(len(track.layers)) if any(any(one.layers[number]) for one in track.windows)
+        number
+        for number in range(len(track.layers))
+        if any(any(window.layers[number]) for window in track.windows)
     ]
     each = max(1, round(report.steps / len(steps))) if steps else 1
     return {
         "unit": _UNIT,
-        "windows": [_points(one, used) for one in track.windows],
+        "windows": [_points(window, used) for window in track.windows],
         "layers": [
             {"name": _named(track.layers[at], clean), "color": _color(track.layers[at], at)} for at in used
         ],
@@ -71,12 +73,12 @@ def data(report: MemoryReport, track: Track, noun: str, target: str, clean: Clea
             "size": calls.size,
             "place": calls.place,
         },
-        "places": [f"{_short(one.file, clean)}:{one.line} {one.function}" for one in track.places],
+        "places": [f"{_short(line.file, clean)}:{line.line} {line.function}" for line in track.places],
         "steps": steps,
         "each": each,
         "noun": noun,
         "nouns": rename_steps("steps", noun),
-        "others": others(report, track),
+        "others": other_settings(report, track),
         "limit": report.limit,
         "peak": {
             "event": report.peak.event,
@@ -87,73 +89,73 @@ def data(report: MemoryReport, track: Track, noun: str, target: str, clean: Clea
     }
 
 
-def _named(one: Layer, clean: Clean) -> str:
-    if one.kind:
-        return TENSORS.get(one.kind, one.kind)
-    if one.line is not None:
-        return f"{_short(one.line.file, clean)}:{one.line.line} {one.line.function}"
-    return one.operator or ("from before the recording" if one.before else "elsewhere")
+def _named(layer: Layer, clean: Clean) -> str:
+    if layer.kind:
+        return TENSORS.get(layer.kind, layer.kind)
+    if layer.line is not None:
+        return f"{_short(layer.line.file, clean)}:{layer.line.line} {layer.line.function}"
+    return layer.operator or ("from before the recording" if layer.before else "elsewhere")
 
 
-def _color(one: Layer, number: int) -> str:
-    if one.kind:
-        return _COLORS.get(one.kind, "c-unknown")
-    if one.before:
+def _color(layer: Layer, number: int) -> str:
+    if layer.kind:
+        return _COLORS.get(layer.kind, "c-unknown")
+    if layer.before:
         return "c-profiler"
-    return _LINES[number % len(_LINES)] if one.line is not None or one.operator else "c-unknown"
+    return _LINES[number % len(_LINES)] if layer.line is not None or layer.operator else "c-unknown"
 
 
-def others(report: MemoryReport, track: Track) -> list[dict[str, Any]]:
+def other_settings(report: MemoryReport, track: Track) -> list[dict[str, Any]]:
     """The run under other settings. The best is drawn from the start, and what the user asked for by name."""
     best = report.trials[report.best].settings if report.best >= 0 else ""
     return [
         {
-            "name": one.name,
+            "name": course.name,
             "color": _OTHERS[number % len(_OTHERS)],
-            "best": one.name == best,
-            "shown": one.name == best or not report.searched,
-            "event": _steps(one.event),
-            "reserved": _steps(one.reserved, _UNIT),
+            "best": course.name == best,
+            "shown": course.name == best or not report.searched,
+            "event": _steps(course.event),
+            "reserved": _steps(course.reserved, _UNIT),
         }
-        for number, one in enumerate(track.others)
+        for number, course in enumerate(track.others)
     ]
 
 
 def _stops(report: MemoryReport, track: Track, target: str) -> list[dict[str, Any]]:
     """What is worth going to, in order: the peaks, and where the driver had no more."""
-    found = [(report.peak.event, "peak of allocated memory", target)]
+    stops = [(report.peak.event, "peak of allocated memory", target)]
     if report.height.event != report.peak.event:
-        found.append((report.height.event, "peak of reserved memory", ""))
+        stops.append((report.height.event, "peak of reserved memory", ""))
     base = report.baseline
-    for one, told in ((base.shortage, "out of memory"), (base.failure, "a request that failed")):
-        if one is not None:
-            found.append((one.event, told, ""))
+    for shortage, label in ((base.shortage, "out of memory"), (base.failure, "a request that failed")):
+        if shortage is not None:
+            stops.append((shortage.event, label, ""))
     full = [
         at
-        for at, what in zip(track.calls.event, track.calls.what, strict=True)
-        if what in ("retry", "failed")
+        for at, call in zip(track.calls.event, track.calls.what, strict=True)
+        if call in ("retry", "failed")
     ]
-    found += [(at, "a request found the GPU full", "") for at in full]
-    return [{"start": at, "end": at, "label": told, "id": target} for at, told, target in sorted(found)]
+    stops += [(at, "a request found the GPU full", "") for at in full]
+    return [{"start": at, "end": at, "label": label, "id": target} for at, label, target in sorted(stops)]
 
 
-def _points(one: Points, layers: Sequence[int]) -> dict[str, Any]:
+def _points(points: Points, layers: Sequence[int]) -> dict[str, Any]:
     return {
-        "event": _steps(one.event),
-        "allocated": _steps(one.allocated, _UNIT),
-        "reserved": _steps(one.reserved, _UNIT),
-        "time": _steps(one.time, 1000),
-        "layers": [_steps(one.layers[at]) for at in layers],
+        "event": _steps(points.event),
+        "allocated": _steps(points.allocated, _UNIT),
+        "reserved": _steps(points.reserved, _UNIT),
+        "time": _steps(points.time, 1000),
+        "layers": [_steps(points.layers[at]) for at in layers],
     }
 
 
 def _steps(column: Sequence[int], unit: int = 1) -> list[int]:
     """The first value, and differences from one to the next, in `unit`."""
-    found, before = [], 0
+    differences, before = [], 0
     for value in column:
-        found.append(value // unit - before)
+        differences.append(value // unit - before)
         before = value // unit
-    return found
+    return differences
 
 
 def _short(file: str, clean: Clean) -> str:
