@@ -81,9 +81,9 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
             one, device=round(one.device * device), host=slow.operator_time(one.entry, one.kernels)
         )
 
-    for name in ("UNBLOCKED", "UNBLOCKED_DEVICE"):
+    for name in ("DEFAULT_UNBLOCKED_NS", "DEFAULT_UNBLOCKED_DEVICE_NS"):
         monkeypatch.setattr(machine, name, round(host * getattr(machine, name)))
-    for name in ("LAUNCH", "RETURN"):
+    for name in ("DEFAULT_LAUNCH_NS", "DEFAULT_RETURN_NS"):
         monkeypatch.setattr(machine, name, round(late * getattr(machine, name)))
     duration = machine.copies.duration
     monkeypatch.setattr(machine.copies, "duration", lambda *words: device * duration(*words))
