@@ -127,7 +127,7 @@ class Device:
             at = home.pieces.index(piece)
             home.pieces.insert(at + 1, Piece(piece.address + size, rest))
             piece.size = size
-        piece.name, piece.asked = name, requested
+        piece.name, piece.requested = name, requested
         self.log("alloc", piece.address, requested, stream)
 
     def fit(self, size: int, small: bool, stream: int) -> tuple[Segment, Piece] | None:
@@ -227,9 +227,9 @@ class Device:
         for home in self.segments:
             for piece in home.pieces:
                 if piece.name == name:
-                    self.log("free_requested", piece.address, piece.asked, home.stream)
-                    self.log("free_completed", piece.address, piece.asked, home.stream)
-                    piece.name, piece.asked = -1, 0
+                    self.log("free_requested", piece.address, piece.requested, home.stream)
+                    self.log("free_completed", piece.address, piece.requested, home.stream)
+                    piece.name, piece.requested = -1, 0
                     self.join(home)
                     return
 
@@ -344,7 +344,7 @@ class Device:
                             {
                                 "address": piece.address,
                                 "size": piece.size,
-                                "requested_size": piece.asked or piece.size,
+                                "requested_size": piece.requested or piece.size,
                                 "state": "active_allocated" if piece.name >= 0 else "inactive",
                                 "frames": [],
                             }
