@@ -104,7 +104,7 @@ def test_waits_bear_their_findings(tmp_path):
     assert {one["name"] for one in waits} <= set(marks)
     assert all(one["args"]["instead"] for one in waits)
     named = {one["args"]["name"] for one in ours if one["name"] == "thread_name"}
-    assert {"training steps", "GPU idle, and why", "findings (where they cost most)"} <= named
+    assert {"steps", "GPU idle, and why", "findings (where they cost most)"} <= named
 
 
 @pytest.mark.parametrize("piece", [7, 300, 1 << 20])

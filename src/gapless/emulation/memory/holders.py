@@ -133,18 +133,18 @@ def _root_names(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
             running.append(frame)
         frame = frame.f_back
     users = [caller for caller in running if not library_of(caller.f_code.co_filename)]
-    for one in users:
-        for name, value in variables(one):
-            yield Edge(name, value), one.f_code.co_filename
-    spaces = [(one.f_code.co_filename, one.f_globals) for one in users]
+    for caller in users:
+        for name, value in variables(caller):
+            yield Edge(name, value), caller.f_code.co_filename
+    spaces = [(caller.f_code.co_filename, caller.f_globals) for caller in users]
     spaces += [(file, vars(module)) for file, module in _user_modules()]
     for file, space in spaces:
         for name, value in list(space.items()):
             if not name.startswith("__"):
                 yield Edge(name, value), file
-    for one in running:
-        if library_of(one.f_code.co_filename) not in ("", "torch", "python", "gapless"):
-            for name, value in variables(one):
+    for caller in running:
+        if library_of(caller.f_code.co_filename) not in ("", "torch", "python", "gapless"):
+            for name, value in variables(caller):
                 yield Edge(name, value), ""
 
 
