@@ -260,11 +260,11 @@ def test_a_stand_in_is_no_break() -> None:
     )
     watch = CompilerWatch()
     module = "gapless.emulation.standins.packages.flash_attn.interface"
-    watch._broken(RuntimeError(), said.format("flash_attn_func", module, "flash_attn_func"))
+    watch._record_break(RuntimeError(), said.format("flash_attn_func", module, "flash_attn_func"))
     assert "stand-in for flash_attn_func" in watch.heard.unable
-    watch.refused(RuntimeError())
+    watch.record_error(RuntimeError())
     assert not watch.heard.breaks
     other = CompilerWatch()
-    other._broken(RuntimeError(), said.format("flash_attn_func", "mine.interface", "flash_attn_func"))
+    other._record_break(RuntimeError(), said.format("flash_attn_func", "mine.interface", "flash_attn_func"))
     assert len(other.heard.breaks) == 1
     assert not other.heard.unable

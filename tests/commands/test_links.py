@@ -11,10 +11,10 @@ from gapless.model.programme import Gpu, Programme
 
 def test_what_the_user_says_stands_for_the_data_sheet() -> None:
     sheet = Programme(gpu=Gpu(name="NVIDIA A40", link=56.0, pcie=32.0))
-    assert Fit().joined(sheet) == sheet
-    said = Fit(link=300.0, network=12.5).joined(sheet)
+    assert Fit().with_links(sheet) == sheet
+    said = Fit(link=300.0, network=12.5).with_links(sheet)
     assert (said.gpu.link, said.link, said.network) == (300.0, 300.0, 12.5)
-    assert Fit(network=25.0).joined(said).gpu.link == 300.0
+    assert Fit(network=25.0).with_links(said).gpu.link == 300.0
 
 
 @pytest.mark.parametrize("option", ["--link", "--network"])

@@ -180,7 +180,7 @@ def test_ranks_that_never_come_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "4")
     one = ProfileConclusion.__new__(ProfileConclusion)
     said = []
-    one.told = type("Told", (), {"waiting": lambda self, missing: said.append(missing)})()
+    one.progress = type("Progress", (), {"waiting": lambda self, missing: said.append(missing)})()
     one.recipe = type("Recipe", (), {"folder": tmp_path})()
     for rank in (0, 2):
         (tmp_path / f".rank{rank}.ended").touch()

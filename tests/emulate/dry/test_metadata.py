@@ -44,7 +44,7 @@ def catalogue():
 def test_metadata_of_operators_is_what_it_is_with_values(catalogue):
     wanted = [op for op in op_db if op.name in NAMES]
     assert {op.name for op in wanted} == set(NAMES)
-    tally = catalogue.metadata(wanted, samples=1)
+    tally = catalogue.compare_metadata(wanted, samples=1)
     assert tally["different"] == {}
     assert len(tally["equal"]) >= len(NAMES)
 
@@ -71,8 +71,8 @@ def test_images_with_channels_last_keep_them_so_through_a_convolution(side, whos
 
 
 def test_a_difference_is_seen(catalogue, monkeypatch):
-    real = values.filling.untouched
+    real = values.filling.untouched_tensor
     turned = lambda size, stride, dtype: real(size, stride, torch.float64)  # noqa: E731
     monkeypatch.setattr(values.filling, "untouched_tensor", turned)
-    tally = catalogue.metadata([op for op in op_db if op.name == "matmul"], samples=1)
+    tally = catalogue.compare_metadata([op for op in op_db if op.name == "matmul"], samples=1)
     assert list(tally["different"]) == ["matmul"]

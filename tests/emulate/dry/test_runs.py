@@ -263,7 +263,7 @@ def test_numpy_of_what_is_too_large_is_said(dry):
 def test_what_comes_to_the_host_gets_values_where_somebody_looks(dry):
     on_host = unknown(1 << 20).cpu()
     records = current().core.values
-    assert not records.of(on_host).filled
+    assert not records.record_of(on_host).filled
     assert float(on_host.mean()) == pytest.approx(0.0, abs=5)
     array = unknown(1 << 20).cpu().numpy()
     assert array.std() > 0

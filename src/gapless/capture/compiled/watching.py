@@ -33,7 +33,7 @@ _WITHOUT_GPU = re.compile(
     r"not compiled with CUDA"
 )
 """Messages about operators missing in a torch without CUDA, which a GPU would not give."""
-_STANDS_IN = re.compile(r"the function `(\w+)`.*\bgapless[./]emulate[./]standins\b", re.DOTALL)
+_STANDS_IN = re.compile(r"the function `(\w+)`.*\bgapless[./]emulation[./]standins\b", re.DOTALL)
 """Messages about a stand-in, whose real package has an operator that the compiler knows or skips."""
 _MAX_TEXT_LENGTH = 300
 _CALLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "again.py")
