@@ -198,7 +198,7 @@ def steps_of_sizes(sizes):
 
 
 def test_items_are_bounded_and_the_oldest_segments_go(monkeypatch):
-    monkeypatch.setattr(segments, "MOST_ITEMS", 50)
+    monkeypatch.setattr(segments, "MAX_ITEMS", 50)
     with Emulator(programme=True) as emulator:
         for times in (30, 15, 15):
             repeat_addition(times)
@@ -245,7 +245,7 @@ def test_what_is_kept_is_the_newest_that_fits(bodies, most_entries, most_items):
     store = Segments()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "MAX_ENTRIES", most_entries)
-        patch.setattr(segments, "MOST_ITEMS", most_items)
+        patch.setattr(segments, "MAX_ITEMS", most_items)
         for tick, body in enumerate(bodies):
             for name in body:
                 number = store.numbers.get(name)
