@@ -143,7 +143,7 @@ NAMES: dict[str, PrivateName] = {
     "memory_snapshot": PrivateName("torch.cuda.memory._snapshot", late=True),
     "get_memory_metadata": PrivateName("torch.cuda.memory._get_memory_metadata", since=(2, 10), late=True),
     "set_memory_metadata": PrivateName("torch.cuda.memory._set_memory_metadata", since=(2, 10), late=True),
-    # A build with CUDA has these; under emulation they are answered, with many more (`emulate.cuda_api`).
+    # A build with CUDA has these; under emulation they are answered, with many more (`emulation.cuda_api`).
     "watch_out_of_memory": PrivateName(
         "torch._C._cuda_attach_out_of_memory_observer", late=True, built_with="cuda"
     ),
