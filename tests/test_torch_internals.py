@@ -15,7 +15,17 @@ from gapless.errors import UsageError
 from gapless.torch_internals import NAMES, NEWEST, OLDEST, VERSION
 
 HERE = "gapless.torch_internals"
-HELPERS = {"NAMES", "NEWEST", "OLDEST", "VERSION", "Name", "path", "place", "off", "untried"}
+HELPERS = {
+    "NAMES",
+    "NEWEST",
+    "OLDEST",
+    "VERSION",
+    "PrivateName",
+    "path",
+    "place",
+    "missing_note",
+    "untested_note",
+}
 SOURCES = sorted(Path(gapless.__file__).parent.rglob("*.py"))
 
 

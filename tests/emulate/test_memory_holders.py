@@ -408,6 +408,10 @@ NOT_HELD = {
 }
 
 
+RUNNERS = ("_pytest", "execnet", "pluggy", "pytest", "xdist")
+"""Libraries whose frames are around each test."""
+
+
 def run_script(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
     """Run the script `body`; return its memory run and the number of the line marked ``# adds``."""
     path = folder / "train.py"
@@ -415,14 +419,19 @@ def run_script(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, in
     linecache.checkcache(str(path))
     space = {"__name__": "played"}
     code = compile(path.read_text(), str(path), "exec")
-    # The modules of a whole test run are no part of the script, and hold more objects than it does.
-    find_modules = holders._user_modules
+    # The modules and frames of a whole test run are no part of the script, and hold more than it does.
+    find_modules, find_library = holders._user_modules, holders.library_of
 
     def modules_of_program() -> list[tuple[str, Any]]:
         return [(file, module) for file, module in find_modules() if file.startswith(str(folder))]
 
+    def library_without_tests(file: str) -> str:
+        library = find_library(file)
+        return "python" if library in RUNNERS else library
+
     with (
         mock.patch.object(holders, "_user_modules", modules_of_program),
+        mock.patch.object(holders, "library_of", library_without_tests),
         Emulator("t4", memory=True, dry=dry) as emulator,
     ):
         exec(code, space)

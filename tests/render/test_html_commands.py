@@ -127,7 +127,7 @@ def measured(*wishes):
     os.write(1, b"written")
     return diagnosed()
 
-loader._measured = measured
+loader._measure = measured
 sys.exit(main(["loader", "-f", "html", "data.py:make"]))
 """
 

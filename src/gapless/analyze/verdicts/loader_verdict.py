@@ -55,7 +55,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
     setting = words.describe_setting(diagnosis.setting)
     if not diagnosis.demand.step:
         rate = f"{1e9 / before:.3g} batches per second" if before else "as many batches as can be measured"
-        if before <= after * (1 + MIN_WAIT_SHARE):
+        if not after or before <= after * (1 + MIN_WAIT_SHARE):
             return f"Nothing worth fixing: {setting} gives {rate}, within 5 % of the best here", "fine"
         return (
             f"The loader gives {rate}; with {words.recommended_arguments(diagnosis)} it gives "

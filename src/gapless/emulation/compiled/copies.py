@@ -304,7 +304,7 @@ class Copier:
             self._bytes -= size
             copy = value.detach().clone()
         if kind is not torch.Tensor:
-            copy = torch.Tensor._make_subclass(kind, copy, value.requires_grad)
+            copy = copy.as_subclass(kind)
         copy.requires_grad_(value.requires_grad)
         self._keep(value, copy)
         self._copies.tensors.append((weakref.ref(copy), self._copies.device_of(value)))
