@@ -41,6 +41,7 @@ from gapless.model.assumption import describe_switch
 from gapless.model.estimate import Estimate
 from gapless.model.loader_use import LoaderUse
 from gapless.model.memory import MemoryRun
+from gapless.model.memory_report import MemoryReport
 from gapless.model.planned import Planned
 from gapless.model.readiness import Readiness
 from gapless.model.tally import UNTRAINED
@@ -60,26 +61,17 @@ def report(
     one change mends, so that two runs can be compared line by line.
     """
     steps = find_steps(session.marks, read)
-    recorded, session = session, with_late_sites(session, steps)
-    session = msgspec.structs.replace(session, events=steps.assign_ticks(session.events, session.strands))
-    if steps.strands:  # the length of their steps depends on how they share the GPU
-        session = msgspec.structs.replace(session, programme=None)
-    session = msgspec.structs.replace(session, events=select_events(session, steps))
+    recorded, session = session, _with_steps(session, steps)
     loops = training_loops(steps.marks, session.marks, read)
     phases = Phases(session, steps, loops)
     steps = replace(steps, mixed=phases.steps())
     groups = group_events(session, steps, loops, phases)
     groups = groups if by_line else merge_groups(groups, session, steps)
     waits = [_make_finding(group, session, steps, read) for group in groups]
-    estimate, waits = _estimate_prices(session, steps, groups, waits) if priced else (None, waits)
     name = noun(steps, session.marks, loops, read)
+    estimate, waits = _estimate_prices(session, steps, groups, waits) if priced else (None, waits)
     estimate = with_tokens_only(estimate, name)
-    nccl = communication_buffers(session)
-    finished = session.ending.how == "finished"
-    memory = tuple(
-        msgspec.structs.replace(replay_memory(run, drawn, finished, read), nccl=nccl)
-        for run in session.memory
-    )
+    memory = _replay_memory(session, drawn, read)
     draft = Report(
         verdict=Verdict(sentence=""),
         script=session.script,
@@ -95,14 +87,7 @@ def report(
             *of_compiled(session.compiled),
             *(finding for memory_report in memory for finding in memory_report.findings),
         ),
-        notes=(
-            *session.notes,
-            *([describe_switch(session.switch)] if session.switch is not None else []),
-            *_remarks(steps, session.cut),
-            *later_remark(recorded, steps),
-            *compiled_notes(session.compiled),
-            *(note for run in session.memory for note in run.notes),
-        ),
+        notes=tuple(_notes(session, recorded, steps)),
         unknown=session.unknown,
         assumptions=decisions(session.assumptions, read),
         switch=session.switch,
@@ -119,6 +104,37 @@ def report(
         planned=_planned_steps(session, steps),
     )
     return with_loaders(draft, session.loaders, session.memory)
+
+
+def _with_steps(session: Session, steps: Steps) -> Session:
+    """Return `session` with the events that count, assigned to `steps`."""
+    session = with_late_sites(session, steps)
+    session = msgspec.structs.replace(session, events=steps.assign_ticks(session.events, session.strands))
+    if steps.strands:  # the length of their steps depends on how they share the GPU
+        session = msgspec.structs.replace(session, programme=None)
+    return msgspec.structs.replace(session, events=select_events(session, steps))
+
+
+def _notes(session: Session, recorded: Session, steps: Steps) -> Iterator[str]:
+    """Yield the notes of `session`, which was `recorded` before its events were assigned to `steps`."""
+    yield from session.notes
+    if session.switch is not None:
+        yield describe_switch(session.switch)
+    yield from _remarks(steps, session.cut)
+    yield from later_remark(recorded, steps)
+    yield from compiled_notes(session.compiled)
+    for run in session.memory:
+        yield from run.notes
+
+
+def _replay_memory(session: Session, drawn: bool, read: ReadSource) -> tuple[MemoryReport, ...]:
+    """Return a report for each GPU whose memory `session` recorded."""
+    nccl = communication_buffers(session)
+    finished = session.ending.how == "finished"
+    return tuple(
+        msgspec.structs.replace(replay_memory(run, drawn, finished, read), nccl=nccl)
+        for run in session.memory
+    )
 
 
 def _planned_steps(session: Session, steps: Steps) -> Planned:

@@ -83,12 +83,7 @@ def command(
     """
     shown.refuse_terminal(f"gapless compare -f html {before} {after}")
     if is_target(before) or is_target(after):
-        if not (is_target(before) and is_target(after)):
-            other = after if is_target(before) else before
-            example = f"{other}:function" if other.endswith(".py") else "losses.py:function"
-            raise UsageError(f"{other} is not a callable: write {example}")
-        if bound is not None:
-            raise UsageError("--fail-on-regression is for runs; for callables use --fail-if-slower")
+        _refuse_other_inputs(before, after, bound)
         result = _proof.proof(before, after, arguments)
         shown.write([report(result)])
         return _proof.status(result, fail_if_slower)
@@ -122,6 +117,16 @@ def _both_memory(before: str, after: str) -> bool:
             if not (is_memory or (os.path.isfile(name) and kind_of(name) == "session")):
                 raise UsageError(f"{name} is not a memory recording, but the other one is: {_ACCEPTED}")
     return any(sides.values())
+
+
+def _refuse_other_inputs(before: str, after: str, bound: float | None) -> None:
+    """Raise `UsageError` unless both are callables, without a `bound` for runs."""
+    if not (is_target(before) and is_target(after)):
+        other = after if is_target(before) else before
+        example = f"{other}:function" if other.endswith(".py") else "losses.py:function"
+        raise UsageError(f"{other} is not a callable: write {example}")
+    if bound is not None:
+        raise UsageError("--fail-on-regression is for runs; for callables use --fail-if-slower")
 
 
 def _refuse_callable_options(scripts: bool) -> None:

@@ -143,17 +143,10 @@ class Emulator:
         if programme:
             self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, graphs)
         self.core = Core(self.gpu, devices, self.recorder, clock)
-        if dry is None and not late_copies:
-            from gapless.emulation.dry.budget import Budget
-            from gapless.emulation.dry.values import Values
-
-            self.core.values = Values(self.core, dict(assume or {}), Budget(self.core, on_switch))
-        elif dry:
-            from gapless.emulation.dry.values import Values
-
-            self.core.values = Values(self.core, dict(assume or {}))
         if late_copies and dry:
             raise UsageError("a dry run has no values, so none can arrive late")
+        if dry or (dry is None and not late_copies):
+            self._leave_out_values(dry is None, on_switch, assume)
         if late_copies:
             self.core.races.late = True
             self.core.note(_LATE)
@@ -172,6 +165,19 @@ class Emulator:
         self._hook: Any = None
         self._optimizer_hook: Any = None
         self._environment: dict[str, str | None] = {}
+
+    def _leave_out_values(
+        self,
+        if_slow: bool,
+        on_switch: Callable[[Switch], None] | None,
+        assume: Mapping[str, float] | None,
+    ) -> None:
+        """Run large operators without values: from the start or, `if_slow`, once values take too long."""
+        from gapless.emulation.dry.budget import Budget
+        from gapless.emulation.dry.values import Values
+
+        budget = Budget(self.core, on_switch) if if_slow else None
+        self.core.values = Values(self.core, dict(assume or {}), budget)
 
     def _record_memory(self) -> None:
         """Record requests for device memory.

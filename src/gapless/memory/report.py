@@ -64,10 +64,6 @@ class ReportOptions(NamedTuple):
         return TrialConditions(self.capacity, self.total, self.begin)
 
 
-Wishes = ReportOptions
-"""The former name, for scripts that import it."""
-
-
 def _device(run: MemoryRun, options: ReportOptions) -> dict[str, Any]:
     """Return the fields that describe the device: the one given by `options`, or the run's."""
     if options.capacity < 0:
@@ -115,10 +111,7 @@ def report(
     base = make(run, options, where)
     trials, best = _trials(run, options, where, base, progress)
     lack = _try_fresh_start(run, where, base.lack, best)
-    tried: tuple[Remedy, ...] = ()
-    untried = ""
-    if options.search and run.batches and base.measure is not None:
-        tried, untried = try_remedies(run, where, base.measure)
+    tried, untried = _try_remedies(run, options, base)
     grown = find_growth(run)
     result = MemoryReport(
         sentence="",
@@ -159,13 +152,25 @@ def report(
         calls=run.calls,
         notes=(*run.notes, *base.notes, *_usage_notes(trials, best), *filter(None, [untried])),
     )
-    result = msgspec.structs.replace(
-        result,
-        sentence=sentence(result),
-        advice=advice(result),
-        advised=_advised_setting(result, base.measure),
+    return _with_words(result, base.measure)
+
+
+def _try_remedies(run: MemoryRun, options: ReportOptions, base: _Baseline) -> tuple[tuple[Remedy, ...], str]:
+    """Return the changes tried on a run whose batches are known, and why others were not."""
+    if not options.search or not run.batches or base.measure is None:
+        return (), ""
+    return try_remedies(run, options.where, base.measure)
+
+
+def _with_words(report: MemoryReport, measure: Outcome | None) -> MemoryReport:
+    """Return `report` with its sentence, advice and answer; trials were compared with `measure`."""
+    report = msgspec.structs.replace(
+        report,
+        sentence=sentence(report),
+        advice=advice(report),
+        advised=_advised_setting(report, measure),
     )
-    return msgspec.structs.replace(result, answer=answer(result))
+    return msgspec.structs.replace(report, answer=answer(report))
 
 
 def _replay_run(run: MemoryRun, options: ReportOptions, where: TrialConditions) -> _Baseline:

@@ -19,6 +19,7 @@ from gapless.trace.timeline import (
     Host,
     HostKind,
     Ints,
+    Losses,
     Memory,
     Syncs,
     Table,
@@ -90,11 +91,19 @@ def build_timeline(builder: TimelineBuilder, head: Head, facts: Facts) -> Timeli
         encoded_arguments=_renumber_by_first_use(builder.encoded_arguments, host.arguments),
     )
     origin = (builder.zero or 0) * 1000 + earliest + head.base
+    losses = _find_losses(builder, timeline, earliest, facts.losses)
+    unread = tuple(category for category, _ in builder.unread.most_common())
+    facts = replace(facts, events=builder.events, origin=origin, losses=losses, unread=unread)
+    return replace(timeline, facts=_complete_facts(facts, head, timeline))
+
+
+def _find_losses(builder: TimelineBuilder, timeline: Timeline, earliest: int, losses: Losses) -> Losses:
+    """Return `losses` with what `timeline`, which begins at `earliest` ns, lacks of the recording."""
     counted, ends = count_numbered(builder, timeline, earliest), find_lost_arrows(builder, timeline, earliest)
     bare, beyond = find_bare_ranges(builder, timeline, earliest)
     window = _recording_window(builder, timeline, earliest)
-    losses = replace(
-        facts.losses,
+    return replace(
+        losses,
         numbered=counted.recorded,
         numbers=counted.total,
         before=counted.before,
@@ -110,9 +119,6 @@ def build_timeline(builder: TimelineBuilder, head: Head, facts: Facts) -> Timeli
         stopped=(builder.stopped() or earliest) - earliest,
         endless=not builder.window_ends and not builder.stops,
     )
-    unread = tuple(category for category, _ in builder.unread.most_common())
-    facts = replace(facts, events=builder.events, origin=origin, losses=losses, unread=unread)
-    return replace(timeline, facts=_complete_facts(facts, head, timeline))
 
 
 def _drop_repeated_rows(builder: TimelineBuilder, table: T, ids: Sequence[str]) -> T:

@@ -39,6 +39,17 @@ class Options:
         self.lazy_init = self.enable_reconfigure = False
 
 
+def _gloo_options(gloo: Any, options: Any) -> Any:
+    """Return the options of a gloo group that behaves as an NCCL group with `options` does."""
+    chosen = gloo._Options()
+    chosen._timeout = options._timeout
+    chosen._devices = [_device(gloo)]
+    for name in ("global_ranks_in_group", "group_name"):
+        if hasattr(chosen, name):  # before torch 2.6 only NCCL's options have them
+            setattr(chosen, name, getattr(options, name))
+    return chosen
+
+
 def stand_in() -> type:
     """Return the class that replaces ``torch.distributed.ProcessGroupNCCL``.
 
@@ -63,15 +74,9 @@ def stand_in() -> type:
             if lone is not None:
                 super().__init__(rank, size, self.nccl_options)
                 return
-            chosen = gloo._Options()
-            chosen._timeout = self.nccl_options._timeout
-            chosen._devices = [_device(gloo)]
-            for name in ("global_ranks_in_group", "group_name"):
-                if hasattr(chosen, name):  # before torch 2.6 only NCCL's options have them
-                    setattr(chosen, name, getattr(self.nccl_options, name))
             if current() is not None:  # gloo connects its ranks: one rank is its own group
                 store, rank, size = dist.HashStore(), 0, 1
-            super().__init__(store, rank, size, chosen)
+            super().__init__(store, rank, size, _gloo_options(gloo, self.nccl_options))
 
         @property
         def options(self) -> Any:
