@@ -113,31 +113,13 @@ def _price(use: LoaderUse, hit: Hit, step: int) -> Price:
     left = use.left if use.late.likely == hit.idle else Range()
     likely = max(late.likely - left.likely, 0)
     least, most = sorted((max(late.least - left.least, 0), max(late.most - left.most, 0)))
-    return Price(
-        alone=likely,
-        last=likely,
-        least_alone=min(least, likely),
-        least_last=min(least, likely),
-        most_alone=max(most, likely),
-        most_last=max(most, likely),
-        removal="free",
-        estimated=True,
-        of=step,
-    )
+    saved = Range(likely=likely, least=min(least, likely), most=max(most, likely))
+    return Price.estimate(saved, removal="free", of=step)
 
 
 def _at_most(saves: int, step: int) -> Price:
     """Return the price of work in a `step` that nobody needs: an upper limit."""
-    return Price(
-        alone=saves,
-        last=saves,
-        most_alone=saves,
-        most_last=saves,
-        removal="free",
-        estimated=True,
-        of=step,
-        at_most=True,
-    )
+    return Price.estimate(Range(likely=saves, most=saves), removal="free", of=step, at_most=True)
 
 
 def with_input_limit(estimate: Estimate, uses: Iterable[LoaderUse]) -> Estimate:

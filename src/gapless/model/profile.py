@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,6 +15,7 @@ from gapless.model.coverage import Coverage
 from gapless.model.efficiency import Efficiency
 from gapless.model.event import Site
 from gapless.model.lanes import Lanes
+from gapless.model.ranges import Range
 
 Cause = Literal[
     "wait",
@@ -236,6 +237,25 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     of: int = 0
     at_most: bool = False
     unknown: bool = False
+
+    @classmethod
+    def estimate(cls, alone: Range, last: Range | None = None, **fields: Any) -> Price:
+        """Return an estimated price of these ranges, with other `fields`; `last` is `alone` by default.
+
+        >>> Price.estimate(Range(least=2, likely=5, most=9), of=100).least_alone
+        2
+        """
+        last = alone if last is None else last
+        return cls(
+            alone=alone.likely,
+            last=last.likely,
+            least_alone=alone.least,
+            least_last=last.least,
+            most_alone=alone.most,
+            most_last=last.most,
+            estimated=True,
+            **fields,
+        )
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -329,18 +329,13 @@ def _price(key: int, sites: Sequence[Site], answer: _Answer) -> Price:
     price = answer.replayed.each[key]
     alone = answer.reach(price.alone, lambda drawn: drawn.alone[key])
     last = answer.reach(price.last, lambda drawn: drawn.last[key])
-    return Price(
-        alone=alone.likely,
-        last=last.likely,
-        least_alone=alone.least,
-        least_last=last.least,
-        most_alone=alone.most,
-        most_last=last.most,
+    return Price.estimate(
+        alone,
+        last,
         blocked=answer.per_step(price.blocked),
         waits=price.waits,
         kept=price.kept,
         removal=hardest_removal(sites),
-        estimated=True,
     )
 
 

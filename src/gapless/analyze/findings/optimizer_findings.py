@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from gapless.analyze.findings.finding import finding
 from gapless.model import Finding, Frequency, OptimizerRule
 from gapless.model.estimate import Estimate
-from gapless.model.optimizer import Joined
 from gapless.model.profile import Price
 from gapless.rules import rules_of_kind
 
@@ -24,21 +23,7 @@ def findings(estimate: Estimate | None) -> Iterator[Finding]:
                     hit,
                     Frequency(when="every-step", waits=0.0),
                     place=f"the optimizer {use.name}",
-                    price=_price(use.joined) if use.joined is not None else None,
+                    price=Price.estimate(use.joined.saved, removal="free", of=use.joined.before)
+                    if use.joined is not None
+                    else None,
                 )
-
-
-def _price(joined: Joined) -> Price:
-    """Return what joining the parameters saves, as a price."""
-    saved = joined.saved
-    return Price(
-        alone=saved.likely,
-        last=saved.likely,
-        least_alone=saved.least,
-        least_last=saved.least,
-        most_alone=saved.most,
-        most_last=saved.most,
-        removal="free",
-        estimated=True,
-        of=joined.before,
-    )
