@@ -24,8 +24,8 @@ from gapless.model import Change, Report, SourceLine, Table, Verdict
 from gapless.model.finding import Caller, Spot
 from gapless.model.table import Column, Row
 from gapless.render import Style, formats, renderer
-from gapless.render.html._clean import LONGEST, Clean, visible
-from gapless.render.html._source import painted
+from gapless.render.html._clean import MAX_TEXT_LENGTH, Clean, visible
+from gapless.render.html._source import highlight
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -266,7 +266,7 @@ def test_no_text_changes_what_the_page_is_made_of(made, benign, text):
 def test_endless_names_are_cut(made):
     page = shown(with_text(made, "k" * 10_000))
     assert_sound(page)
-    assert "k" * (LONGEST + 1) not in page.source
+    assert "k" * (MAX_TEXT_LENGTH + 1) not in page.source
     assert "(10,000 characters)" in page.text
 
 
@@ -310,7 +310,7 @@ def test_source_is_shown_where_it_is_what_ran(tmp_path: Path):
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="\n\r"), max_size=40), max_size=6))
 @settings(max_examples=60, deadline=None)
 def test_painting_keeps_the_text(lines):
-    for line, made in zip(lines, painted(lines), strict=True):
+    for line, made in zip(lines, highlight(lines), strict=True):
         page = Page(f"<p>{made}</p>")
         assert page.text == visible(line.encode("utf-8", "backslashreplace").decode())
         assert page.problems == []

@@ -20,7 +20,7 @@ from gapless.commands import main
 from gapless.errors import UnreadableInput, UsageError
 from gapless.model import Report, Verdict
 from gapless.render import Style
-from gapless.render._perfetto import BOXES, PROCESS, events
+from gapless.render._perfetto import MAX_BOXES, PROCESS, events
 from gapless.trace import splice as splicing
 from gapless.trace.splice import splice
 
@@ -35,7 +35,7 @@ def document(path: Path) -> dict[str, Any]:
 
 def marked(path: Path, target: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The events of Gapless and the others, after `path` was written again as `target`."""
-    found = report_run([profile_file(str(path), max_boxes=BOXES)])
+    found = report_run([profile_file(str(path), max_boxes=MAX_BOXES)])
     splice(str(path), str(target), lambda base: events(found, STYLE, base))
     made = document(target)["traceEvents"]
     ours = [one for one in made if one.get("pid") == PROCESS]
@@ -126,7 +126,7 @@ def test_pieces_of_any_size_and_files_that_end_anywhere(tmp_path, monkeypatch, p
 def test_a_list_of_events_alone(tmp_path):
     path, target = tmp_path / "list.json", tmp_path / "seen.json"
     path.write_bytes(b"\n " + json.dumps(json.loads(trace("middle").text())["traceEvents"]).encode())
-    found = report_run([profile_file(str(path), max_boxes=BOXES)])
+    found = report_run([profile_file(str(path), max_boxes=MAX_BOXES)])
     splice(str(path), str(target), lambda base: events(found, STYLE, base))
     assert isinstance(json.loads(target.read_bytes()), list)
 
@@ -154,7 +154,7 @@ def test_a_report_of_a_check_has_no_tracks():
 @settings(deadline=None, max_examples=20)
 @given(names)
 def test_hostile_names(name):
-    made = report_run([build_profile(trace("new").timeline(), max_boxes=BOXES)])
+    made = report_run([build_profile(trace("new").timeline(), max_boxes=MAX_BOXES)])
     findings = [msgspec.structs.replace(one, line=None, place=name, remedy=name) for one in made.findings]
     made = msgspec.structs.replace(made, findings=tuple(findings))
     for event in events(made, STYLE):

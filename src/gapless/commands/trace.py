@@ -236,7 +236,7 @@ def _timeline_boxes(wishes: TraceOptions, traces: int) -> int:
     """Return how many boxes each trace's timeline is thinned to; 0 if nothing is drawn."""
     if wishes.shown.form == "html":
         return next((boxes for most, boxes in TIMELINE_BOXES if traces <= most), 0)
-    return _perfetto.BOXES if wishes.perfetto else 0
+    return _perfetto.MAX_BOXES if wishes.perfetto else 0
 
 
 def _write_perfetto(report: Report, target: str) -> None:

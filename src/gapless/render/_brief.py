@@ -18,8 +18,8 @@ Level = Literal["warning", "note"]
 
 _OF_THE_PROFILE = "GAP7"
 """Prefix of rules about how the profile was taken, which cost the training nothing."""
-_MIN_IDLE_SHARE = 0.005
-"""Share of the steps below which a finding's idle GPU time makes it a note."""
+MIN_IDLE_SHARE = 0.005
+"""A finding that idles the GPU for less than this share of the steps is a note, and not listed in full."""
 
 
 def plain(text: str) -> str:
@@ -34,12 +34,12 @@ def cut(text: str, most: int) -> str:
 
 
 def level(finding: Finding) -> Level:
-    """``warning`` for what costs training steps, ``note`` for set-up, evaluation and what costs nothing."""
+    """Return ``warning`` for what costs training steps, ``note`` for set-up, evaluation and trifles."""
     often = finding.frequency
     if not often.in_steps or often.rare or finding.code.startswith(_OF_THE_PROFILE):
         return "note"
     loss = finding.loss
-    if loss is not None and (loss.idle or loss.blocked) and loss.share < _MIN_IDLE_SHARE:
+    if loss is not None and (loss.idle or loss.blocked) and loss.share < MIN_IDLE_SHARE:
         return "note"
     return "warning"
 
@@ -82,14 +82,14 @@ def verdict(report: Report, style: Style) -> list[str]:
     sure = f" ({answer.confidence})" if answer.confidence else ""
     lines = [f"{answer.headline}{sure}", *(f"{reason}." for reason in answer.reasons)]
     for number, each in enumerate(answer.do_first, 1):
-        where, brought = changed(each, style), effect(each)
+        where, brought = where_to_change(each, style), effect(each)
         lines.append(
             f"{number}. {each.what}{f' at {where}' if where else ''}{f': {brought}' if brought else ''}"
         )
     return [portable(line) for line in lines]
 
 
-def changed(each: Change, style: Style) -> str:
+def where_to_change(each: Change, style: Style) -> str:
     """Return where to make a change: ``train.py:60–62``, ``train.py:3, 9``; "" if unknown."""
     if each.line is None:
         return each.place
@@ -167,7 +167,7 @@ def run(report: Report, style: Style) -> str:
     return shown_path(SourceLine(file, 0), style) if file else subject(report, style)
 
 
-def reached(finding: Finding) -> Iterator[SourceLine]:
+def call_path(finding: Finding) -> Iterator[SourceLine]:
     """Yield the finding's line and the library frames below it, in calling order."""
     if finding.line is not None:
         yield finding.line
@@ -176,7 +176,7 @@ def reached(finding: Finding) -> Iterator[SourceLine]:
 
 @cache
 def repository(folder: str) -> str:
-    """The root of the working tree that `folder` lies in, or `folder` itself."""
+    """Return the root of the git working tree that contains `folder`, or `folder` itself."""
     if not folder:
         return ""
     start = Path(folder)

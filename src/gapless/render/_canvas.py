@@ -1,4 +1,4 @@
-"""`Canvas`: rich text gathered into a string of a given width."""
+"""`Canvas`: collects rich text as a string of a given width."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.text import Text
 
 from gapless.render._style import Style
 
-_LONG = 1_000
-"""Characters of one text; names of kernels can be longer than all the rest."""
-_NARROW = 20
-"""Columns that text is wrapped to at the least."""
+_MAX_TEXT_LENGTH = 1_000
+"""Characters; kernel names can be longer than the rest of the report."""
+_MIN_WRAP_COLUMNS = 20
+"""Text is wrapped to no fewer columns: narrower ones cannot be read."""
 
 
 class Canvas:
-    """Writes lines in four ways: as they are, wrapped, clipped to the width, or with a hanging indent."""
+    """Writes lines as they are, wrapped, clipped to the width, or with a hanging indent."""
 
     def __init__(self, style: Style) -> None:
         self.style = style
@@ -36,67 +36,67 @@ class Canvas:
         )
 
     def text(self) -> str:
-        """Everything written so far."""
+        """Return everything written so far."""
         return self._file.getvalue()
 
     def blank(self) -> None:
         self.line(Text())
 
     def line(self, text: Text) -> None:
-        """One line, however long: for what a terminal makes a link of."""
+        """Write one line, however long: terminals make links only of unbroken paths."""
         self._console.print(self._clean(text), soft_wrap=True)
 
-    def wrapped(self, text: Text) -> None:
-        self.hanging(Text(), text)
+    def wrap(self, text: Text) -> None:
+        self.hang(Text(), text)
 
-    def clipped(self, text: Text) -> None:
-        """One line, cut at the width."""
+    def clip(self, text: Text) -> None:
+        """Write one line, cut at the width."""
         clean = self._clean(text)
         clean.truncate(self.style.width, overflow="ellipsis" if self.style.unicode else "crop")
         self.line(clean)
 
-    def hanging(self, lead: Text, text: Text) -> None:
-        """`lead`, then `text` wrapped beside it; below it where beside it there is no room."""
-        if self.style.width - lead.cell_len < _NARROW and lead.plain.strip():
+    def hang(self, lead: Text, text: Text) -> None:
+        """Write `lead` and `text` wrapped beside it, or below it if there is no room."""
+        if self.style.width - lead.cell_len < _MIN_WRAP_COLUMNS and lead.plain.strip():
             lead.rstrip()
-            self.clipped(lead)
+            self.clip(lead)
             lead = Text(" " * min(lead.cell_len - len(lead.plain.lstrip()) + 2, self.style.width // 4))
         for position, row in enumerate(self._wrap(text, lead.cell_len)):
             row.rstrip()
             self.line(Text.assemble(lead if not position else " " * lead.cell_len, row))
 
     def rows(self, text: Text, indent: int = 0) -> int:
-        """How many lines `text` takes beside a lead of `indent` columns."""
+        """Return how many lines `text` takes beside a lead of `indent` columns."""
         return len(self._wrap(text, indent))
 
     def _wrap(self, text: Text, indent: int) -> Lines:
-        room = max(_NARROW, self.style.width - indent)
+        room = max(_MIN_WRAP_COLUMNS, self.style.width - indent)
         return self._clean(text).wrap(self._console, room, overflow="fold")
 
     def spread(self, left: Text, right: Text) -> None:
-        """`left` and `right` at the two margins; on a line of its own where both do not fit on one."""
+        """Write `left` and `right` at the two margins, on two lines if they do not fit on one."""
         left, right = self._clean(left), self._clean(right)
         if not right.plain:
-            self.clipped(left)
+            self.clip(left)
             return
         gap = self.style.width - left.cell_len - right.cell_len
         if gap >= 2:
             self.line(left + Text(" " * gap) + right)
         else:
-            self.wrapped(left)
-            self.hanging(Text(" " * max(self.style.width - right.cell_len, 4)), right)
+            self.wrap(left)
+            self.hang(Text(" " * max(self.style.width - right.cell_len, 4)), right)
 
     def place(self, lead: Text, where: str, more: str = "") -> None:
-        """`where`, a path that is never broken, and `more` behind it, or below it where there is no room."""
+        """Write `where`, a path that is never broken, and `more` after it, or below if there is no room."""
         whole = lead + Text(where, style="not dim") + Text(more)
         if not more or self._clean(whole).cell_len <= self.style.width:
             self.line(whole)
         else:
             self.line(lead + Text(where, style="not dim"))
-            self.hanging(Text(" " * 4), Text(more.strip()))
+            self.hang(Text(" " * 4), Text(more.strip()))
 
     def code(self, source: str) -> Text:
-        """`source`, a line of Python, in colours."""
+        """Return `source`, a line of Python, in colours."""
         if self.style.color is None:
             return Text(source)
         from rich.syntax import Syntax  # which knows some hundred languages, one by one
@@ -106,8 +106,8 @@ class Canvas:
         return code
 
     def _clean(self, text: Text) -> Text:
-        """`text` in one line, without what would steer the terminal, and within ASCII where it must be."""
-        plain = text.plain if len(text) <= _LONG else text.plain[: _LONG - 1] + "…"
+        """Return `text` in one line, without terminal control characters, in ASCII if the output needs it."""
+        plain = text.plain if len(text) <= _MAX_TEXT_LENGTH else text.plain[: _MAX_TEXT_LENGTH - 1] + "…"
         plain = self.style.ascii("".join(c if c.isprintable() else repr(c)[1:-1] for c in plain))
         if plain == text.plain:
             return text

@@ -10,20 +10,21 @@ from gapless.render import _brief as brief
 from gapless.render import _words as words
 from gapless.render._style import Style
 
-_UNFOLDED = 20
-"""Findings that are told one by one."""
-_LONG = 2_000
+_MAX_FINDINGS_SHOWN = 20
+"""Findings listed: a notebook's cell is no place for more."""
+_MAX_TEXT_LENGTH = 2_000
+"""Characters of one text; kernel names can be longer."""
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as one element without scripts; it takes its colours from the notebook."""
+    """Render `report` as one HTML element without scripts, in the notebook's own colours."""
     verdict = report.verdict
     sure = f' <span style="opacity:.7">({_text(verdict.confidence)})</span>' if verdict.confidence else ""
     parts = [f"<p><b>{_text(brief.portable(verdict.headline))}</b>{sure}</p>"]
     parts += [f"<p>{_text(brief.portable(reason))}.</p>" for reason in verdict.reasons]
     if verdict.do_first:
         parts.append(f"<p><b>Do first</b> {_text(verdict.per)}</p>{_changes(report, style)}")
-    shown = report.findings[:_UNFOLDED]
+    shown = report.findings[:_MAX_FINDINGS_SHOWN]
     if shown:
         rows = "".join(_row(finding, report, style) for finding in shown)
         parts.append(_table(("rule", "where", "costs"), rows))
@@ -35,10 +36,10 @@ def render(report: Report, style: Style) -> str:
 
 
 def _changes(report: Report, style: Style) -> str:
-    """The list of what to do first: each change, where, and what the step is before and after it."""
+    """Return the changes to make first: each with its place, and the step time before and after it."""
     rows = []
     for number, each in enumerate(report.verdict.do_first, 1):
-        cells = (f"{number}", each.what, brief.changed(each, style), brief.effect(each))
+        cells = (f"{number}", each.what, brief.where_to_change(each, style), brief.effect(each))
         rows.append(_cells([_text(brief.portable(cell)) for cell in cells]))
     return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
@@ -76,4 +77,4 @@ def _row(finding: Finding, report: Report, style: Style) -> str:
 
 
 def _text(value: str) -> str:
-    return escape(brief.cut(value, _LONG))
+    return escape(brief.cut(value, _MAX_TEXT_LENGTH))

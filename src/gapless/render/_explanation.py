@@ -1,4 +1,4 @@
-"""A rule's documentation, and the list of all rules, for a terminal."""
+"""Render a rule's documentation, and the list of all rules, for a terminal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.DOTALL)
 
 
 def render(rule: Rule, style: Style, rests_on: Sequence[str] = ()) -> str:
-    """Everything that `rule` says of itself, and the places where its waits are known from."""
+    """Render the documentation of `rule`, and `rests_on`: the sources of what it knows about waits."""
     canvas = Canvas(style)
     canvas.line(Text.assemble((rule.code, "bold cyan"), " ", (rule.name, "bold")))
-    canvas.wrapped(Text(rule.summary()))
+    canvas.wrap(Text(rule.summary()))
     for title, text in rule.sections().items():
         canvas.blank()
         canvas.line(Text(title, style="bold"))
@@ -27,12 +27,12 @@ def render(rule: Rule, style: Style, rests_on: Sequence[str] = ()) -> str:
         canvas.blank()
         canvas.line(Text("Known from", style="bold"))
         for item in rests_on:
-            canvas.hanging(Text("  - "), Text(item))
+            canvas.hang(Text("  - "), Text(item))
     return canvas.text()
 
 
 def _section(canvas: Canvas, text: str) -> None:
-    """Paragraphs wrapped to the width, code as it stands."""
+    """Write a section: paragraphs wrapped to the width, code unchanged."""
     for position, part in enumerate(_FENCE.split(text)):
         if position % 2:
             for line in part.rstrip("\n").split("\n"):
@@ -41,16 +41,16 @@ def _section(canvas: Canvas, text: str) -> None:
         for paragraph in filter(None, (block.strip() for block in part.split("\n\n"))):
             if paragraph.startswith("- "):
                 for item in re.split(r"\n(?=- )", paragraph):
-                    canvas.hanging(Text("  - "), Text(" ".join(item[2:].split())))
+                    canvas.hang(Text("  - "), Text(" ".join(item[2:].split())))
             else:
-                canvas.wrapped(Text(" ".join(paragraph.split())))
+                canvas.wrap(Text(" ".join(paragraph.split())))
 
 
 def listing(rules: Sequence[Rule], style: Style) -> str:
-    """One line for each of `rules`."""
+    """Render one line for each of `rules`."""
     canvas = Canvas(style)
     widest = max((len(rule.name) for rule in rules), default=0)
     for rule in rules:
         lead = Text.assemble((rule.code, "bold cyan"), f" {rule.name:<{widest}}  ")
-        canvas.clipped(lead + Text(rule.summary(), style="dim"))
+        canvas.clip(lead + Text(rule.summary(), style="dim"))
     return canvas.text()

@@ -1,4 +1,4 @@
-"""One finding as lines of text."""
+"""Write one finding as lines of text."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from gapless.render import _words as words
 from gapless.render._canvas import Canvas
 from gapless.rules._places import deciding_frame, short_path
 
-LABEL = 10
+LABEL_COLUMNS = 10
+"""Width of a label with its indent: the longest is ``instead``."""
 _BAR = "│ "
-_SPOTS = 4
-"""Lines of one finding that are shown with their code, unless everything is unfolded."""
+_MAX_SPOTS_SHOWN = 4
+"""Lines of one finding shown with their code, unless everything is unfolded: more would hide the remedy."""
 
 
 def finding(canvas: Canvas, item: Finding, report: Report, advised: Finding) -> None:
-    """One finding of `report`; `advised` is the first with the same remedy, told only there."""
+    """Write `item`, a finding of `report`; its remedy only if it is `advised`, the first that has it."""
     title = Text.assemble((item.code, "bold cyan"), " ", (item.name, "bold"))
     weight = words.weight(item, report)
-    canvas.spread(title, Text(weight, style="yellow" if words.matters(item) else "dim"))
+    canvas.spread(title, Text(weight, style="yellow" if words.stands_out(item) else "dim"))
     spots = item.spots or (item,)
-    shown = spots if canvas.style.unfold else spots[:_SPOTS]
+    shown = spots if canvas.style.unfold else spots[:_MAX_SPOTS_SHOWN]
     for spot in shown:
         _place(canvas, item, spot)
     rest = [spot.line for spot in spots[len(shown) :] if spot.line is not None]
     if rest:
-        canvas.hanging(Text("  and at "), Text(places(rest, canvas.style.path)))
+        canvas.hang(Text("  and at "), Text(places(rest, canvas.style.path)))
     for label, rows in _details(canvas, item, advised, report):
         for position, row in enumerate(rows):
-            lead = Text(f"  {label if not position else '':<{LABEL - 2}}", style="dim")
+            lead = Text(f"  {label if not position else '':<{LABEL_COLUMNS - 2}}", style="dim")
             if row.plain.startswith(_BAR):
-                canvas.clipped(lead + row)
+                canvas.clip(lead + row)
             else:
-                canvas.hanging(lead, row)
+                canvas.hang(lead, row)
 
 
 def _place(canvas: Canvas, finding: Finding, spot: Finding | Spot) -> None:
@@ -47,7 +48,7 @@ def _place(canvas: Canvas, finding: Finding, spot: Finding | Spot) -> None:
     lead = Text("  backward of " if spot.backward else "  ", style="dim")
     if line is None:
         if finding.place:
-            canvas.hanging(lead, Text(finding.place))  # of whatever length
+            canvas.hang(lead, Text(finding.place))
         return
     named = line.function and line.function != "<module>"
     waits = f" ({words.times(spot.waits)})" if isinstance(spot, Spot) and len(finding.spots) > 1 else ""
@@ -55,13 +56,13 @@ def _place(canvas: Canvas, finding: Finding, spot: Finding | Spot) -> None:
         lead, f"{canvas.style.path(line.file)}:{line.line}", (f" in {line.function}" if named else "") + waits
     )
     if line.code and not spot.backward:
-        canvas.clipped(Text(f"  {_BAR}", style="dim") + canvas.code(line.code))
+        canvas.clip(Text(f"  {_BAR}", style="dim") + canvas.code(line.code))
 
 
 def _details(
     canvas: Canvas, finding: Finding, advised: Finding, report: Report
 ) -> Iterator[tuple[str, list[Text]]]:
-    """Labels and what stands beside each, nothing where there is nothing to say."""
+    """Yield each label with its rows of text; no rows if there is nothing to say."""
     yield "called", [Text(text) for text in words.callers(finding, canvas.style.path)]
     yield "through", list(_frames(canvas, finding))
     yield "seen", [Text(text) for text in finding.evidence]
@@ -80,7 +81,7 @@ def _where(canvas: Canvas, finding: Finding) -> str:
 
 
 def _frames(canvas: Canvas, finding: Finding) -> Iterator[Text]:
-    """Library frames as they were called: the one the user's line calls first, the one that waits last."""
+    """Yield the library frames in calling order: from the user's line to what waits."""
     site = finding.sites[0] if finding.sites else None
     called = tuple(reversed(finding.library_stack))
     if canvas.style.frames:

@@ -15,23 +15,25 @@ from gapless.render import _words as words
 from gapless.render._style import Style
 
 PROCESS = 2_000_000_000
-"""A process number that no process and no device has."""
-BOXES = 60_000
-"""Maximum number of idle intervals drawn; shorter neighbours are merged."""
+"""Process number of the tracks, larger than any process id or device number."""
+MAX_BOXES = 60_000
+"""Idle intervals drawn at most: shorter neighbours are merged, to keep the viewer fast."""
 
-_STEPS, _IDLE, _FINDINGS, _WAITS = 1, 2, 3, 10
-_LONG = 500
+_STEP_THREAD, _IDLE_THREAD, _FINDING_THREAD, _FIRST_WAIT_THREAD = 1, 2, 3, 10
+"""Thread numbers of the tracks, which also order them."""
+_MAX_TEXT_LENGTH = 500
+"""Characters of one text: the viewer repeats it for each slice."""
 
-_text = partial(brief.cut, most=_LONG)
+_text = partial(brief.cut, most=_MAX_TEXT_LENGTH)
 Json = dict[str, Any]
 Slice = tuple[int, int, int, int, int]
 """Start and end in nanoseconds since the first event; kind, number of spans, and their total length."""
 
 
 def events(report: Report, style: Style, base: int = 0) -> Iterator[bytes]:
-    """The tracks of `report`, of one profile, as events in JSON; none where it is not of a profile.
+    """Yield the tracks of `report` as trace events in JSON; none if it has no profile.
 
-    `base` is what to take from a time in nanoseconds to have the file's own (``baseTimeNanoseconds``).
+    `base` is the file's ``baseTimeNanoseconds``, which is subtracted from every time.
     """
     profile = report.profile
     if profile is None:
@@ -49,7 +51,7 @@ def events(report: Report, style: Style, base: int = 0) -> Iterator[bytes]:
 
 
 class _Clock:
-    """Nanoseconds since the first event as microseconds of the file, in whole thousandths."""
+    """Converts nanoseconds since the first event to the file's times."""
 
     def __init__(self, origin: int) -> None:
         self._origin = origin
@@ -59,7 +61,7 @@ class _Clock:
 
 
 class _Number(int):
-    """Nanoseconds, written as microseconds: a float does not hold those since 1970."""
+    """Nanoseconds, written as microseconds with three decimals: a float cannot hold those since 1970."""
 
     def __str__(self) -> str:
         sign = "-" if self < 0 else ""
@@ -106,13 +108,13 @@ def _steps(profile: Profile, clock: _Clock) -> Iterator[Json]:
     steps = profile.steps
     if steps.source == "span":
         return
-    yield from _track(_STEPS, "steps")
+    yield from _track(_STEP_THREAD, "steps")
     for number, (start, end) in enumerate(zip(steps.start, steps.end, strict=True)):
         name = steps.names[number] if number < len(steps.names) else f"step {number}"
         args: Json = {}
         if number < len(steps.busy) and end > start:
             args["GPU busy"] = f"{100 * steps.busy[number] / (end - start):.1f} %"
-        yield _slice(clock, _STEPS, name, start, end, args)
+        yield _slice(clock, _STEP_THREAD, name, start, end, args)
 
 
 def _title(finding: Finding, style: Style) -> str:
@@ -135,7 +137,7 @@ def _describe(finding: Finding, report: Report, style: Style) -> Json:
 
 def _findings(report: Report, style: Style, clock: _Clock) -> Iterator[Json]:
     """Yield a mark where each finding is best inspected."""
-    yield from _track(_FINDINGS, "findings (where they cost most)")
+    yield from _track(_FINDING_THREAD, "findings (where they cost most)")
     for finding in report.findings:
         yield {
             "ph": "i",
@@ -143,7 +145,7 @@ def _findings(report: Report, style: Style, clock: _Clock) -> Iterator[Json]:
             "cat": "gapless",
             "name": _text(_title(finding, style)),
             "pid": PROCESS,
-            "tid": _FINDINGS,
+            "tid": _FINDING_THREAD,
             "ts": clock.at(finding.loss.start if finding.loss else 0),
             "args": {**_describe(finding, report, style), "seen": _text("; ".join(finding.evidence))},
         }
@@ -156,22 +158,22 @@ def _lane_events(
     by_site: dict[Site, Finding] = {site: finding for finding in report.findings for site in finding.sites}
     for number, lane in enumerate(lanes.lanes):
         if lane.kind == "idle":
-            yield from _track(_IDLE, "GPU idle, and why")
+            yield from _track(_IDLE_THREAD, "GPU idle, and why")
             for start, end, kind, count, busy in _slices(lanes, number):
                 name = CAUSES.get(lanes.kinds[kind], lanes.kinds[kind])
-                yield _slice(clock, _IDLE, name, start, end, _several(start, end, count, busy))
+                yield _slice(clock, _IDLE_THREAD, name, start, end, _merged_share(start, end, count, busy))
         elif lane.kind == "waits":
-            yield from _track(_WAITS + number, f"waits of {_text(lane.name)}")
+            yield from _track(_FIRST_WAIT_THREAD + number, f"waits of {_text(lane.name)}")
             for start, end, kind, count, busy in _slices(lanes, number):
                 finding = by_site.get(profile.costs[kind].site)
                 name = _title(finding, style) if finding else profile.costs[kind].place or "wait"
-                args = _several(start, end, count, busy)
+                args = _merged_share(start, end, count, busy)
                 args.update(_describe(finding, report, style) if finding else {})
-                yield _slice(clock, _WAITS + number, name, start, end, args)
+                yield _slice(clock, _FIRST_WAIT_THREAD + number, name, start, end, args)
 
 
-def _several(start: int, end: int, count: int, busy: int) -> Json:
-    """Where a box stands for many spans, how much of it they take."""
+def _merged_share(start: int, end: int, count: int, busy: int) -> Json:
+    """Return how many spans a box merges and which share of it they fill; empty for a single span."""
     if count < 2:
         return {}
     share = 100 * busy / (end - start) if end > start else 100.0
@@ -179,7 +181,7 @@ def _several(start: int, end: int, count: int, busy: int) -> Json:
 
 
 def _slices(lanes: Lanes, number: int) -> Iterator[Slice]:
-    """The boxes of a lane over the whole profile, each level of detail where it is the finest."""
+    """Yield the boxes of lane `number` over the whole profile, each time in the finest detail there is."""
     windows = sorted(lanes.windows, key=lambda window_at: window_at.end - window_at.start)
     covered: list[tuple[int, int]] = []
     slices: list[Slice] = []

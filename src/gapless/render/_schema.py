@@ -1,4 +1,4 @@
-"""JSON schemas of what Gapless writes, made from the structs that are written."""
+"""JSON schemas of the documents that Gapless writes, derived from their structs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Kind(NamedTuple):
-    """A kind of document: what it is of, and whether all its fields are always there."""
+    """A kind of document; `whole` says that default values are written, too."""
 
     format: str
     version: int
@@ -43,15 +43,15 @@ KINDS = {
 
 
 def listing(style: Style) -> str:
-    """The kinds of documents, and what writes them."""
+    """Render the kinds of documents, with the commands that write them."""
     canvas = Canvas(style)
     for name, kind in KINDS.items():
-        canvas.hanging(Text(f"{name:<15} version {kind.version}   "), Text(kind.written_by))
+        canvas.hang(Text(f"{name:<15} version {kind.version}   "), Text(kind.written_by))
     return canvas.text()
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of the documents called `name` in `KINDS`.
+    """Return the JSON schema of the kind of document `name`, a key of `KINDS`.
 
     Raises:
         UsageError: there is no such kind.
@@ -64,7 +64,7 @@ def schema(name: str) -> dict[str, Any]:
     for part in parts.values():
         if "description" in part:  # a docstring, whose indentation Python keeps until 3.13
             part["description"] = inspect.cleandoc(part["description"])
-        if kind.whole and "prefixItems" in part:  # saved files have a row where documents name the fields
+        if kind.whole and "prefixItems" in part:  # an array in saved files, an object in documents
             _name_fields(part, rows[part["title"]])
         if kind.whole and "properties" in part:  # every field is written, defaults too
             part["required"] = list(part["properties"])
@@ -86,7 +86,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def _as_written(own: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a report as :func:`gapless.render.json.content` writes it: verdict first, no tables."""
+    """Return the schema of a report as `gapless.render.json.content` writes it: verdict first, no tables."""
     first = dict(parts["Verdict"]["properties"])
     rest = {key: value for key, value in own["properties"].items() if key not in ("verdict", "tables")}
     for name in ("Table", "Column", "Row"):
@@ -96,7 +96,7 @@ def _as_written(own: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(info: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The structs below `info` that are saved as rows: their names, and those of their fields."""
+    """Yield the name and field names of each struct inside the type `info` that is saved as an array."""
     left, known_types = [info], set()
     while left:
         info_type = left.pop()
@@ -114,7 +114,7 @@ def _rows(info: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _name_fields(part: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Make the schema `part` of a row that of an object with the fields `names`."""
+    """Turn `part`, the schema of an array, into that of an object with the fields `names`."""
     part["properties"] = dict(zip(names, part.pop("prefixItems"), strict=True))
     part["type"] = "object"
     part.pop("minItems", None)

@@ -1,4 +1,4 @@
-"""`Style`: what a renderer may use of the place its text goes to."""
+"""`Style`: what the output can show, and how much to write."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
-    """How to write.
+    """How to render a report.
 
-    `width` in columns. `color` is one of rich's colour systems, or None for plain text. `unicode` tells
-    whether the output can hold more than ASCII. `unfold` shows every finding in full and `frames` every
-    frame of their stacks. `folder` is what paths are shown relative to. `hints` are closing words of advice.
+    `width` in columns. `color` is one of rich's colour systems, or None for plain text. `unicode` says
+    whether the output can hold more than ASCII. `unfold` shows every finding in full, `frames` every frame of
+    their stacks. Paths are shown relative to `folder`. `hints` are advice to close with.
     """
 
     width: int = 80
@@ -27,7 +27,7 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     hints: tuple[str, ...] = ()
 
     def path(self, file: str) -> str:
-        """`file` as the user would name it from `folder`."""
+        """Return `file` relative to `folder` if it is inside, else unchanged."""
         if not self.folder or not os.path.isabs(file):
             return file
         try:
@@ -36,7 +36,7 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
             return file
 
     def place(self, file: str, lines: str, room: int) -> str:
-        """``…/data/train.py:12``: as many folders as there is room for, and always the line numbers."""
+        """Return ``…/data/train.py:12`` within `room` columns: folders are cut, line numbers never."""
         name = self.path(file)
         while len(name) + len(lines) + 1 > room and "/" in name.removeprefix("…/"):
             name = "…/" + name.removeprefix("…/").split("/", 1)[1]
@@ -45,13 +45,13 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
         return self.ascii(f"{name}:{lines}")
 
     def ascii(self, text: str) -> str:
-        """`text` with typography replaced by ASCII where the output can hold no more."""
+        """Return `text` with other characters replaced if the output can only hold ASCII."""
         if self.unicode:
             return text
         return text.translate(_PLAIN).encode("ascii", "backslashreplace").decode("ascii")
 
     def bar(self, share: float, room: int) -> str:
-        """A bar of `share` (0 to 1) of `room` columns."""
+        """Draw a bar that fills `share` (0 to 1) of `room` columns."""
         eighths = round(min(max(share, 0.0), 1.0) * room * 8)
         if not self.unicode:
             return "#" * round(eighths / 8)
@@ -76,7 +76,7 @@ _PLAIN = str.maketrans(
 
 
 def highest(heights: Sequence[float], room: int) -> list[float]:
-    """`heights` in at most `room` columns: the highest of each stretch."""
+    """Reduce `heights` to at most `room` values: the maximum of each group of neighbours."""
     room = min(room, len(heights))
     cuts = [column * len(heights) // room for column in range(room + 1)] if room else []
     return [max(heights[low:high]) for low, high in pairwise(cuts)]

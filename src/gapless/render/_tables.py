@@ -1,4 +1,4 @@
-"""Tables as text, as wide as the terminal."""
+"""Write tables as text, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from gapless.model.table import Cell, Column, Row
 from gapless.render._canvas import Canvas
 from gapless.render._style import highest
 
-_GAP, _LEAST_NAME, _LEAST_DRAWN, _LEAST_TEXT = 2, 12, 8, 24
-_LONG_TITLE = 34
+_GAP, _MIN_NAME_COLUMNS, _MIN_DRAWN_COLUMNS, _MIN_TEXT_COLUMNS = 2, 12, 8, 24
+"""Columns between cells, and the widths below which cells are not cut."""
+_MAX_TITLE_COLUMNS = 34
+"""A longer title gets a line of its own: as a column's name it would widen the column."""
 _TONES = {"": "", "good": "green", "bad": "red", "dim": "dim", "bold": "bold", "command": ""}
 _LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " ._-=+*%#"
 
 
 def tables(canvas: Canvas, every: Iterable[Table], where: str) -> bool:
-    """Write the tables that stand there; whether rows were folded away."""
+    """Write the tables placed `where` (before or after the findings); return whether rows were hidden."""
     folded = False
     for table in every:
         if table.where == where:
@@ -28,7 +30,7 @@ def tables(canvas: Canvas, every: Iterable[Table], where: str) -> bool:
 
 
 def _table(canvas: Canvas, table: Table) -> bool:
-    """Write `table`; whether anything of it was folded away."""
+    """Write `table`; return whether rows were hidden."""
     unfold = canvas.style.unfold
     shown = table.rows if unfold or table.shown < 0 else table.rows[: table.shown]
     if not shown and not (table.notes and table.shown):
@@ -36,7 +38,7 @@ def _table(canvas: Canvas, table: Table) -> bool:
     canvas.blank()
     if not table.rows:
         for note in table.notes:
-            canvas.wrapped(Text(f"{note}."))
+            canvas.wrap(Text(f"{note}."))
         return False
     if all(column.kind == "text" for column in table.columns) and len(table.columns) == 2:
         _prose(canvas, table, shown)
@@ -44,16 +46,16 @@ def _table(canvas: Canvas, table: Table) -> bool:
         _grid(canvas, table, shown)
     rest = len(table.rows) - len(shown)
     if rest:
-        canvas.clipped(Text(f"  … and {rest} {table.rest} (--all)", style="dim"))
+        canvas.clip(Text(f"  … and {rest} {table.rest} (--all)", style="dim"))
     for note in table.notes:
-        canvas.hanging(Text("  "), Text(note))
+        canvas.hang(Text("  "), Text(note))
     return bool(rest)
 
 
 def _prose(canvas: Canvas, table: Table, rows: Sequence[Row]) -> None:
-    """Two columns of text: names, and sentences of any length beside them."""
+    """Write two columns of text: names, and sentences of any length beside them."""
     if table.title:
-        canvas.wrapped(Text(table.title, style="bold"))
+        canvas.wrap(Text(table.title, style="bold"))
     width = min(max(len(_plain(canvas, row.cells[0])) for row in rows), canvas.style.width // 3)
     for row in rows:
         lead = Text(f"  {_plain(canvas, row.cells[0]):<{width}}  ", style="dim")
@@ -61,16 +63,15 @@ def _prose(canvas: Canvas, table: Table, rows: Sequence[Row]) -> None:
         if row.tone == "command":
             canvas.line(Text.assemble(lead, said))
         else:
-            canvas.hanging(lead, said)
+            canvas.hang(lead, said)
 
 
 def _grid(canvas: Canvas, table: Table, rows: Sequence[Row]) -> None:
-    """Columns, below their names; a long title stands above them. Columns for which there is no room follow
-    below the others, beside the same names."""
+    """Write columns below their headings; those without room follow in blocks that repeat the names."""
     named = [column.name for column in table.columns[1:]]
     title = table.title
-    if len(title) > _LONG_TITLE:
-        canvas.wrapped(Text(title, style="bold"))
+    if len(title) > _MAX_TITLE_COLUMNS:
+        canvas.wrap(Text(title, style="bold"))
         title = ""
     widths = _widths(canvas, table.columns, rows, title)
     for kept in _blocks(widths, canvas.style.width):
@@ -84,7 +85,7 @@ def _grid(canvas: Canvas, table: Table, rows: Sequence[Row]) -> None:
 
 
 def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
-    """The positions of the columns, without the first, that stand beside each other.
+    """Group the positions of the columns, without the first, into blocks that fit into `room`.
 
     >>> _blocks([10, 8, 8, 8], 30)
     [[1, 2], [3]]
@@ -101,7 +102,7 @@ def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def _widths(canvas: Canvas, columns: Sequence[Column], rows: Sequence[Row], title: str) -> list[int]:
-    """Each column's width: what its cells need; the first text gives way, what is drawn takes the rest."""
+    """Return each column's width: what its cells need, text columns cut first, the rest for drawn columns."""
     named = [title, *(column.name for column in columns[1:])]
     needs = []
     for position, column in enumerate(columns):
@@ -112,12 +113,12 @@ def _widths(canvas: Canvas, columns: Sequence[Column], rows: Sequence[Row], titl
     room = canvas.style.width - _GAP * (len(columns) - 1)
     drawn = [n for n, column in enumerate(columns) if column.kind == "drawn"]
     for n in drawn:
-        needs[n] = max(_LEAST_DRAWN, room - sum(w for k, w in enumerate(needs) if k not in drawn))
+        needs[n] = max(_MIN_DRAWN_COLUMNS, room - sum(w for k, w in enumerate(needs) if k not in drawn))
     over = sum(needs) - room
     words = [n for n, column in enumerate(columns) if column.kind == "text"]
     for n, least in (
-        *((n, _LEAST_TEXT if n else _LEAST_NAME) for n in words),
-        *((n, _LEAST_NAME) for n in words),
+        *((n, _MIN_TEXT_COLUMNS if n else _MIN_NAME_COLUMNS) for n in words),
+        *((n, _MIN_NAME_COLUMNS) for n in words),
     ):
         if over > 0:  # first the name, which then stands above its numbers
             cut = min(over, max(needs[n] - least, 0))
@@ -134,13 +135,13 @@ def _row(
     tone: str = "",
     head: bool = False,
 ) -> None:
-    """A row; where the name is cut or the terminal narrow, the name stands above its numbers."""
+    """Write a row; a name too long for its column gets a line above its numbers."""
     style = "bold" if head else _TONES[tone]
     first = _plain(canvas, cells[0])
     inset = "" if head else "  "
     line = Text()
     if len(inset + first) > widths[0]:
-        canvas.hanging(Text(inset), Text(first, style=style))
+        canvas.hang(Text(inset), Text(first, style=style))
         line.append(" " * widths[0])
     else:
         line.append(Text(f"{inset}{first}".ljust(widths[0]), style=style))
@@ -154,11 +155,11 @@ def _row(
     for each in lines:
         each.rstrip()
         if each.plain.strip():
-            canvas.clipped(each)
+            canvas.clip(each)
 
 
 def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) -> list[Text]:
-    """A cell, each of its lines as wide as its column."""
+    """Return the lines of a cell, each as wide as its column."""
     if column.kind == "drawn" and not isinstance(cell, str | SourceLine):
         if isinstance(cell, tuple):
             return [Text(sparkline(cell, width, canvas.style.unicode), style=style or "green")]
@@ -172,7 +173,7 @@ def _cell(canvas: Canvas, column: Column, cell: Cell, width: int, style: str) ->
 
 
 def _line(canvas: Canvas, line: SourceLine, width: int) -> str:
-    """A line as far as there is room: first without its function, then without folders; a file's end."""
+    """Shorten a source line to `width`: drop its function, then folders; of a whole file keep the end."""
     text = _plain(canvas, line)
     if len(text) <= width:
         return text
@@ -185,12 +186,12 @@ def _line(canvas: Canvas, line: SourceLine, width: int) -> str:
 def _plain(canvas: Canvas, cell: Cell) -> str:
     if isinstance(cell, SourceLine):
         function = f" {cell.function}" if cell.function and cell.function != "<module>" else ""
-        line = f":{cell.line}" if cell.line else ""  # of a whole file there is none
+        line = f":{cell.line}" if cell.line else ""  # 0: the whole file
         return canvas.style.ascii(f"{canvas.style.path(cell.file)}{line}{function}")
     return canvas.style.ascii(str(cell)) if isinstance(cell, str) else ""
 
 
 def sparkline(heights: Sequence[float], room: int, unicode: bool = True) -> str:
-    """`heights` (0 to 1) in `room` characters, the highest of each stretch."""
+    """Draw `heights` (0 to 1) in `room` characters: the maximum of each group of neighbours."""
     levels = _LEVELS if unicode else _PLAIN_LEVELS
     return "".join(levels[min(round(height * 8), 8)] for height in highest(heights, room))

@@ -1,4 +1,4 @@
-"""How the report puts things: numbers, frequencies, prices and places in words."""
+"""Phrase what a report says: numbers, frequencies, prices and places."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from gapless.model.wording import (
     size,
 )
 
-_NOTHING = 1_000
-"""Nanoseconds that are nothing."""
-_MATTERS = 0.005
-_CALLS = 3
+_NEGLIGIBLE_NS = 1_000
+"""Savings up to this many nanoseconds per step are not worth a word."""
+_MIN_SHARE_TO_STAND_OUT = 0.05
+"""Share of the steps that the GPU idles for a finding: ten times what lists a finding in full."""
+_CALLS_SHOWN = 3
+"""Calls shown of each way to a line; more where these are the same for all ways."""
 _REFUSED, _DRAWN = "capture-refused", "generator-shared-by-threads"
-"""Calls around a line that are named at most, where they tell the ways to it apart."""
-Naming = Callable[[str], str]
-"""A file's path as it is shown."""
+ShowPath = Callable[[str], str]
+"""Turns a file's path into the one that is shown."""
 
 
 def times(waits: float) -> str:
-    """``8×``."""
+    """Return ``8×``."""
     return f"{number(waits)}×"
 
 
 def often(frequency: Frequency, steady: int) -> str:
-    """``8× in every step``, ``once every 10 steps``; `steady` is the number of steps that were looked at."""
+    """Return ``8× in every step``, ``once every 10 steps``; `steady` is the number of measured steps."""
     waits, when = frequency.waits, frequency.when
     if not waits:  # no sync: a pattern of the memory, or of a loader
         if when == "some-steps" and frequency.every:
@@ -51,15 +52,19 @@ def often(frequency: Frequency, steady: int) -> str:
     return f"{frequency_text} {describe_phase(when, frequency.phase, frequency.times, frequency.apart)}"
 
 
-def matters(finding: Finding) -> bool:
-    """Whether it stands out: it recurs, or the GPU idles for it."""
+def stands_out(finding: Finding) -> bool:
+    """Whether a finding is highlighted: it recurs in steps, or the GPU idles for it."""
     if finding.is_fault:
         return True
-    return finding.loss.share >= 10 * _MATTERS if finding.loss is not None else finding.frequency.per_step > 0
+    return (
+        finding.loss.share >= _MIN_SHARE_TO_STAND_OUT
+        if finding.loss is not None
+        else finding.frequency.per_step > 0
+    )
 
 
 def weight(finding: Finding, report: Report) -> str:
-    """What a finding costs, beside its name: the GPU's idleness, or how often it happens."""
+    """Return what a finding costs: the GPU's idle time, or how often it happens."""
     loss = finding.loss
     if finding.is_race:
         return "different numbers in each run" if finding.name == _DRAWN else "wrong numbers possible"
@@ -79,30 +84,30 @@ def weight(finding: Finding, report: Report) -> str:
 
 
 def _steps(report: Report) -> int:
-    """The steps that a finding's loss is of."""
+    """Return the number of steps that a finding's loss covers, at least 1."""
     if report.profile is not None:
         return max(report.profile.steps.count, 1)
     return max(report.comparison.after.steps, 1) if report.comparison is not None else 1
 
 
 def saving(finding: Finding, report: Report) -> list[str]:
-    """What mending it saves, with the condition; nothing where it has no price."""
+    """Return what fixing the finding saves, and under which condition; empty if it has no price."""
     price, estimate, profile = finding.price, report.estimate, report.profile
     if price is None:
         return []
-    if price.of and price.most_last <= _NOTHING:
+    if price.of and price.most_last <= _NEGLIGIBLE_NS:
         return []
     if price.estimated:
-        amounts = [_estimated(price, estimate)] if estimate is not None or price.of else []
+        amounts = [_estimate_saving(price, estimate)] if estimate is not None or price.of else []
         return [rename_steps(each, report.steps.noun) for each in amounts]
     prices = profile.prices if profile is not None else None
     if not price.waits or profile is None or prices is None:
         return []
-    return _replayed(price, 0 if prices.reasons else prices.span, max(profile.steps.count, 1))
+    return _replay_saving(price, 0 if prices.reasons else prices.span, max(profile.steps.count, 1))
 
 
-def _replayed(price: Price, span: int, steps: int) -> list[str]:
-    """`span` is the trace's length, 0 where the replay is not trusted; over `steps` steps."""
+def _replay_saving(price: Price, span: int, steps: int) -> list[str]:
+    """Phrase a saving from the replay of a trace `span` ns long (0: not trusted) with `steps` steps."""
     per = " per step" if steps > 1 else ""
     if not span:
         return [
@@ -119,11 +124,11 @@ def _replayed(price: Price, span: int, steps: int) -> list[str]:
     return rows
 
 
-def _estimated(price: Price, of: Estimate | None) -> str:
-    """What mending it saves of a step on a GPU that is not there; an upper limit where no more is known."""
+def _estimate_saving(price: Price, of: Estimate | None) -> str:
+    """Phrase the saving per step on an emulated GPU: an amount, or an upper limit if no more is known."""
     if price.of:
         amount = duration(price.last)
-        text = f"up to {amount}" if price.at_most else f"{amount}{_reach(price)}"
+        text = f"up to {amount}" if price.at_most else f"{amount}{_interval(price)}"
         return f"{text} per step, of {duration(price.of)}"
     if of is None:
         return f"up to {duration(price.most_last)} per step"
@@ -131,7 +136,7 @@ def _estimated(price: Price, of: Estimate | None) -> str:
     if of.overlapped:  # a shorter step would wait longer
         step = f"once batches come in time (step then ≈ {duration(of.step.likely)})"
     if of.reasons:
-        return f"{_bounded(price)} {step}"
+        return f"{_upper_limit(price)} {step}"
     if price.most_last < 0.001 * of.whole.likely:
         return f"next to nothing {step}"
     saved = Range(price.least_last, price.last, price.most_last)
@@ -139,7 +144,7 @@ def _estimated(price: Price, of: Estimate | None) -> str:
         most = f"{duration(saved.most)} per step"
         small = saved.small(of.whole.likely)
         return f"too small to tell, at most {most} {step}" if small else f"up to {most}, or nothing {step}"
-    last = f"{duration(price.last)}{_reach(price)}"
+    last = f"{duration(price.last)}{_interval(price)}"
     if price.last - price.alone < 0.005 * of.whole.likely:
         return f"{last} per step {step}"
     return (
@@ -147,9 +152,9 @@ def _estimated(price: Price, of: Estimate | None) -> str:
     )
 
 
-def _bounded(price: Price) -> str:
-    """A price of which no more than the upper limit is known."""
-    if price.most_last <= _NOTHING:
+def _upper_limit(price: Price) -> str:
+    """Phrase a price of which only the upper limit is known."""
+    if price.most_last <= _NEGLIGIBLE_NS:
         return "next to nothing"
     if price.most_alone < price.most_last:
         return (
@@ -159,15 +164,15 @@ def _bounded(price: Price) -> str:
     return f"up to {duration(price.most_last)} per step"
 
 
-def _reach(price: Price) -> str:
-    """The interval, where it is wide enough to be worth telling."""
+def _interval(price: Price) -> str:
+    """Return the price's range in brackets; "" if it is narrower than 1 %."""
     if price.most_last - price.least_last < 0.01 * price.last:
         return ""
     return f" ({duration_range(price.least_last, price.most_last)})"
 
 
 def operators(finding: Finding) -> str:
-    """What waits: the Python call where it says more, the operators, and the node in backward."""
+    """Return what waits: the Python calls if recorded, the operators, and the node in backward."""
     calls = list(dict.fromkeys(site.call for site in finding.sites if site.call))
     names = ", ".join(finding.operators)
     text = f"{', '.join(calls)} ({names})" if calls else names
@@ -181,25 +186,28 @@ def operators(finding: Finding) -> str:
     return text
 
 
-def callers(finding: Finding, path: Naming) -> list[str]:
-    """``4× from train.py:51 main, train.py:80`` for each of several: innermost first, until they differ."""
+def callers(finding: Finding, path: ShowPath) -> list[str]:
+    """Return ``4× from train.py:51 main, train.py:80`` for each way to the finding's line, if several.
+
+    Calls are innermost first, as many as it takes to distinguish the ways.
+    """
     stacks = [each.stack for each in finding.callers]
     deepest = max(map(len, stacks), default=0)
     depth = next(
-        (n for n in range(_CALLS, deepest) if len({own[:n] for own in stacks}) == len(stacks)), deepest
+        (n for n in range(_CALLS_SHOWN, deepest) if len({own[:n] for own in stacks}) == len(stacks)), deepest
     )
     lines = [f"{times(each.waits)} from {_chain(each.stack[:depth], path)}" for each in finding.callers]
     return lines if len(lines) > 1 else []
 
 
-def _chain(calls: Stack, path: Naming) -> str:
+def _chain(calls: Stack, path: ShowPath) -> str:
     return ", ".join(
         f"{path(line.file)}:{line.line} {line.function}".removesuffix(" <module>") for line in calls
     )
 
 
-def about(report: Report, path: Naming) -> str:
-    """What was looked at, in one line."""
+def about(report: Report, path: ShowPath) -> str:
+    """Return what the report is about, in one line."""
     if report.profile is not None:
         parts = _about_profile(report.profile, path)
     elif report.loader is not None:
@@ -215,7 +223,7 @@ def about(report: Report, path: Naming) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _about_profile(profile: Profile, path: Naming) -> list[str]:
+def _about_profile(profile: Profile, path: ShowPath) -> list[str]:
     parts = []
     if profile.rank >= 0:
         parts.append(f"rank {profile.rank}" + (f" of {profile.world_size}" if profile.world_size else ""))
@@ -237,7 +245,7 @@ def _about_loader(diagnosis: Diagnosis) -> list[str]:
     return parts
 
 
-def _about_memory(report: MemoryReport, noun: str, path: Naming) -> list[str]:
+def _about_memory(report: MemoryReport, noun: str, path: ShowPath) -> list[str]:
     parts = [count(report.allocations, "allocation")]
     parts += [rename_steps(count(report.steps, "step"), noun)] if report.steps else []
     parts += [duration(report.span)] if report.span >= 0 else []
@@ -245,7 +253,7 @@ def _about_memory(report: MemoryReport, noun: str, path: Naming) -> list[str]:
     return [*parts, path(report.path)] if report.path else parts
 
 
-def _about_run(report: Report, path: Naming) -> list[str]:
+def _about_run(report: Report, path: ShowPath) -> list[str]:
     script, environment = report.script, report.environment
     name = script[1] if script[:1] == ("-m",) and len(script) > 1 else "".join(script[:1])
     parts = [path(name)]

@@ -1,4 +1,4 @@
-"""Findings as rows of CSV: for spreadsheets and data frames."""
+"""Render findings as CSV, for spreadsheets and data frames."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ COLUMNS = (
     "place",
     "remedy",
 )
-"""Numbers are plain; a cell is empty where nothing is known."""
-MOST = 4_000
-"""Characters of a cell: spreadsheets take 32,767, and nobody reads names that long."""
-_SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-"""What a formula begins with, behind blanks and in full width too."""
+"""Numbers are plain; unknown values are empty cells."""
+MAX_CELL_LENGTH = 4_000
+"""Characters: spreadsheets take 32,767, and nobody reads names that long."""
+_FORMULA_SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""First characters of a spreadsheet's formula, in full width too."""
 
 
 def render(report: Report, style: Style) -> str:
-    """One row for each finding of `report`, below a row of names."""
+    """Render a header and one row for each finding of `report`."""
     return together([report], style)
 
 
 def together(reports: Sequence[Report], style: Style) -> str:
-    """The findings of all `reports` below one row of names; `run` tells them apart."""
+    """Render the findings of all `reports` below one header; the column `run` distinguishes them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -79,7 +79,7 @@ def _row(finding: Finding, report: Report, style: Style) -> Iterator[str | int |
 
 
 def _times(finding: Finding, report: Report) -> Iterator[str | int | float]:
-    """Idleness per step, its share, and what mending it saves per step: alone, and at most."""
+    """Yield idle time per step, its share, and what the fix saves per step: alone, and at most."""
     steps = max(report.profile.steps.count, 1) if report.profile is not None else 1
     is_known = finding.loss is not None and not finding.loss.unknown
     yield round(finding.loss.idle / steps) if finding.loss is not None and is_known else ""
@@ -96,6 +96,6 @@ def _times(finding: Finding, report: Report) -> Iterator[str | int | float]:
 
 
 def _text(value: str, style: Style) -> str:
-    """`value` in one line, and nothing that a spreadsheet would take for a formula."""
-    cell = style.ascii(brief.cut(value, MOST))
-    return f"'{cell}" if cell.lstrip().startswith(_SIGNS) else cell
+    """Return `value` in one line; with a leading quote if a spreadsheet would read a formula."""
+    cell = style.ascii(brief.cut(value, MAX_CELL_LENGTH))
+    return f"'{cell}" if cell.lstrip().startswith(_FORMULA_SIGNS) else cell

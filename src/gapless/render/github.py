@@ -1,4 +1,4 @@
-"""The report as commands of a GitHub Actions workflow: annotations on the lines of a pull request."""
+"""Render the report as GitHub Actions commands: annotations on the lines of a pull request."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from gapless.render import _brief as brief
 from gapless.render._style import Style
 
 BESIDE = True
-MOST = 16_000
-"""Characters of a command: of an annotation no more than some kilobytes are shown."""
+MAX_COMMAND_LENGTH = 16_000
+"""Characters: GitHub shows only some kilobytes of an annotation."""
 _COMMANDS = {"warning": "warning", "note": "notice"}
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as a command for each line of each finding, the worst first (a job shows ten of each kind)."""
+    """Render a command for each line of each finding, the worst first (a job shows ten of each kind)."""
     first = "\n".join(brief.verdict(report, style))
     lines = [command("notice", first, {"title": "Gapless"})]
     lines += [each for finding in report.findings for each in _annotations(finding, report, style)]
     lines += [command("notice", text, {"title": "Gapless"}) for text in brief.remarks(report)]
-    return style.ascii("".join(f"{brief.cut(line, MOST)}\n" for line in lines))
+    return style.ascii("".join(f"{brief.cut(line, MAX_COMMAND_LENGTH)}\n" for line in lines))
 
 
 def command(name: str, message: str, properties: dict[str, str]) -> str:
-    """``::warning file=a.py,line=3::message``, so that nothing in it is taken for another command."""
+    """Return ``::warning file=a.py,line=3::message``, escaped so that nothing in it becomes a command."""
     fields = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
     return f"::{name} {fields}::{_data(message)}" if fields else f"::{name}::{_data(message)}"
 
 
 def _annotations(finding: Finding, report: Report, style: Style) -> Iterator[str]:
-    """One at each line that it is about: the first says everything, the others which change mends them."""
+    """Yield an annotation for each line: the first says everything, the others refer to its change."""
     name, title = _COMMANDS[brief.level(finding)], f"{finding.code} {finding.name}"
     text = brief.message(finding, report)
     lines = [line for line in finding.lines if brief.in_repository(line, style)]

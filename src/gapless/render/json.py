@@ -1,6 +1,6 @@
-"""The report as one line of JSON: the last line of standard output, so that ``tail -n 1`` finds it.
+"""Render the report as one line of JSON: the last line of standard output, so that ``tail -n 1`` finds it.
 
-Every field is there, defaults too. `version` changes when a field changes its meaning or goes away.
+Every field is written, defaults too.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from gapless.render._style import Style
 BESIDE = True
 FORMAT = "gapless-report"
 VERSION = 2
-_BEYOND = re.compile(r"[^ -~\n]")
+"""Rises when a field changes its meaning or is removed."""
+_NOT_ASCII = re.compile(r"[^ -~\n]")
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as a JSON object in one line; `style` only says which characters may be used."""
+    """Render `report` as a JSON object in one line; `style` only decides which characters are escaped."""
     return document(FORMAT, VERSION, content(report), style)
 
 
 def content(report: Report) -> dict[str, Any]:
-    """The report's fields, the verdict's first; tables are left out, whose numbers the parts hold."""
+    """Return the report's fields, the verdict's first, without tables: other fields hold their numbers."""
     fields = plain(report)
     verdict = fields.pop("verdict")
     del fields["tables"]
@@ -34,24 +35,24 @@ def content(report: Report) -> dict[str, Any]:
 
 
 def document(form: str, version: int, content: dict[str, Any], style: Style) -> str:
-    """`content` as a JSON object in one line, behind the `form` and `version` that tell what it is."""
-    return dumped({"format": form, "version": version, **content}, style, separators=(",", ":"))
+    """Write `content` as a JSON object in one line that begins with the format's name and version."""
+    return dump({"format": form, "version": version, **content}, style, separators=(",", ":"))
 
 
-def dumped(value: Any, style: Style, **how: Any) -> str:
-    """`value` as JSON, ending with a line break, in which nothing steers the terminal it may be shown on."""
+def dump(value: Any, style: Style, **how: Any) -> str:
+    """Write `value` as JSON with a final line break; terminal control characters are escaped."""
     text = json.dumps(value, ensure_ascii=not style.unicode, **how)
     return (
-        _BEYOND.sub(lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1], text)
+        _NOT_ASCII.sub(lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1], text)
         + "\n"
     )
 
 
 def plain(value: Any) -> Any:
-    """`value` as dictionaries and lists. Structs leave out their defaults when encoded; here they stay."""
+    """Return `value` as dictionaries and lists, with default values, which msgspec would omit."""
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-        return {name: plain(getattr(value, field)) for name, field in names}  # named as in what is saved
+        return {name: plain(getattr(value, field)) for name, field in names}  # names as in saved files
     if isinstance(value, dict):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""The report as JUnit XML: a test case for each finding, failed where it costs training steps."""
+"""Render the report as JUnit XML: a test case for each finding, failed if it costs training steps."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gapless.render._style import Style
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as one suite. A run that ended early is an error, one without findings passes."""
+    """Render `report` as one suite. A run that ended early is an error, one without findings passes."""
     return together([report], style)
 
 
 def together(reports: Sequence[Report], style: Style) -> str:
-    """Several reports as one document, a suite for each."""
+    """Render several reports as one document, a suite for each."""
     suites = [_suite(report, style) for report in reports]
     text = '<testsuites name="gapless">\n' + "\n".join(suites) + "\n</testsuites>\n"
     return text if style.unicode else text.encode("ascii", "xmlcharrefreplace").decode("ascii")
@@ -37,12 +37,12 @@ def _suite(report: Report, style: Style) -> str:
 
 
 def _broken(report: Report) -> bool:
-    """Whether something else than the user or Gapless ended the run before its time."""
+    """Whether an error ended the run, not the user or Gapless."""
     return report.ending.how in ("error", "not-emulated")
 
 
 def _run(report: Report, subject: str) -> str:
-    """The case that says that the script ran."""
+    """Return the test case that passes if the script ran."""
     head = f'    <testcase classname={_attribute(subject)} name="runs"'
     if not _broken(report):
         return f"{head}/>"
@@ -73,7 +73,7 @@ def _case(finding: Finding, report: Report, subject: str, style: Style) -> str:
 
 
 def _valid(text: str) -> str:
-    """`text` with what XML cannot hold, or steers a terminal, written out."""
+    """Return `text` with characters that XML cannot hold, or that control a terminal, escaped."""
     return "".join(c if c in "\t\n\r" or c.isprintable() else repr(c)[1:-1] for c in text)
 
 

@@ -1,4 +1,4 @@
-"""The report as Markdown: for a pull request, or the summary of a job."""
+"""Render the report as Markdown, for a pull request or the summary of a job."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gapless.render._style import Style
 SUMMARIZED = True
 """Several reports begin with a summary of all."""
 BETWEEN = "\n"
-_ROWS = 50
-"""Findings in the table. A comment on GitHub holds 65,536 characters."""
-_UNFOLDABLE = 20
-"""Findings with details."""
-_LONG = 2_000
-"""Characters of one text."""
-_ENTITY = re.compile(r"[^\w\s.,;()=+/-]|_")
-"""In HTML tags amid Markdown: everything that either language could heed."""
-_SPECIAL = re.compile(
+_MAX_ROWS_SHOWN = 50
+"""Findings in the table: a comment on GitHub holds 65,536 characters."""
+_MAX_DETAILED_FINDINGS = 20
+"""Findings with details, which take most of those characters."""
+_MAX_TEXT_LENGTH = 2_000
+"""Characters of one text; kernel names can be longer."""
+_UNSAFE_IN_HTML = re.compile(r"[^\w\s.,;()=+/-]|_")
+"""Characters to escape in HTML tags amid Markdown: special in either language."""
+_UNSAFE_IN_TEXT = re.compile(
     r"[\\`*<>&\[\]|~$@]|(?<![^\W_])_|_(?![^\W_])|^[-+#=]|(?<=^\d)[.)](?!\S)|:(?=//)|(?<=www)\."
 )
-"""In text: what begins or ends anything but text. An underscore within a word does not."""
+"""Characters to escape in text. An underscore within a word is not special."""
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as the sentence, a table of the findings, and their details folded away."""
+    """Render `report`: the verdict, a table of the findings, and their details folded away."""
     parts = [f"### {text(report.verdict.headline)}\n", *_first(report, style)]
     about = _about(report, style)
     if about:
@@ -45,32 +45,32 @@ def render(report: Report, style: Style) -> str:
 
 
 def text(value: str) -> str:
-    """`value` as Markdown that shows just that; nobody is mentioned and nothing is linked."""
-    # Every other piece stood between backticks: the remedies name code so.
-    pieces = re.split(r"`([^`]+)`", brief.cut(value, _LONG).strip())
-    rendered = [code(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)]
+    """Return `value` as Markdown that shows it literally: nobody is mentioned, nothing is linked."""
+    # Every other piece is code: remedies put it between backticks.
+    pieces = re.split(r"`([^`]+)`", brief.cut(value, _MAX_TEXT_LENGTH).strip())
+    rendered = [code(piece) if number % 2 else _escape(piece) for number, piece in enumerate(pieces)]
     between = [piece or " " for piece in rendered[1:-1]]  # two spans side by side would make one
     return "".join([rendered[0], *between, *rendered[1:][-1:]])
 
 
 def code(value: str) -> str:
-    """`value` as code that holds anything, in tables too."""
-    cut = brief.cut(value, _LONG).strip()
+    """Return `value` as inline code, valid in tables too."""
+    cut = brief.cut(value, _MAX_TEXT_LENGTH).strip()
     if "|" in cut or "`" in cut:  # a table ends its cell there, or the span itself
-        return f"<code>{_ENTITY.sub(lambda match: f'&#{ord(match.group())};', cut)}</code>"
+        return f"<code>{_UNSAFE_IN_HTML.sub(lambda match: f'&#{ord(match.group())};', cut)}</code>"
     return f"`{cut}`" if cut else ""
 
 
 def _block(value: str) -> str:
-    """A line of Python, in a fence that it cannot close."""
-    cut = brief.cut(value, _LONG)
+    """Return a line of Python in a fence longer than any in it."""
+    cut = brief.cut(value, _MAX_TEXT_LENGTH)
     longest = max(map(len, re.findall("`+", cut)), default=0)
     fence = "`" * max(longest + 1, 3)
     return f"{fence}python\n{cut}\n{fence}\n"
 
 
-def _escaped(value: str) -> str:
-    return _SPECIAL.sub(lambda match: f"&#{ord(match.group())};", value)
+def _escape(value: str) -> str:
+    return _UNSAFE_IN_TEXT.sub(lambda match: f"&#{ord(match.group())};", value)
 
 
 def _about(report: Report, style: Style) -> str:
@@ -86,13 +86,13 @@ def _about(report: Report, style: Style) -> str:
 
 def _table(report: Report, style: Style) -> str:
     rows = ["| | rule | where | how often |", "|---|---|---|---|"]
-    for finding in report.findings[:_ROWS]:
+    for finding in report.findings[:_MAX_ROWS_SHOWN]:
         sign = "⚠️" if brief.level(finding) == "warning" else ""
         if not style.unicode and sign:
             sign = "!"
         rule = f"{finding.code} {text(finding.name)}"
         rows.append(f"| {sign} | {rule} | {_where(finding, style)} | {text(words.weight(finding, report))} |")
-    left = len(report.findings) - _ROWS
+    left = len(report.findings) - _MAX_ROWS_SHOWN
     if left > 0:
         rows.append(f"| | … and {count(left, 'finding')} more | | |")
     return "\n".join(rows) + "\n"
@@ -104,7 +104,7 @@ def _where(finding: Finding, style: Style) -> str:
 
 
 def _details(report: Report, style: Style) -> str:
-    shown = report.findings[:_UNFOLDABLE]
+    shown = report.findings[:_MAX_DETAILED_FINDINGS]
     title = f"What waits, and what to write instead ({count(len(shown), 'finding')})"
     body = "\n".join(_detail(finding, report, style) for finding in shown)
     return f"<details>\n<summary>{title}</summary>\n\n{body}\n</details>\n"
@@ -127,20 +127,20 @@ def _detail(finding: Finding, report: Report, style: Style) -> str:
 
 
 def _first(report: Report, style: Style) -> list[str]:
-    """Why, and what to do first."""
+    """Return the confidence, the reasons, and the list of what to do first."""
     answer = report.verdict
     lines = [f"{text(answer.confidence)}\n"] if answer.confidence else []
     lines += [f"{text(reason)}.\n" for reason in answer.reasons]
     rows = []
     for number, each in enumerate(answer.do_first, 1):
         brought = text(brief.effect(each))
-        parts = text(each.what), code(brief.changed(each, style)), f"**{brought}**" if brought else ""
+        parts = text(each.what), code(brief.where_to_change(each, style)), f"**{brought}**" if brought else ""
         rows.append(f"{number}. {' · '.join(filter(None, parts))}\n")
     return [*lines, "".join(rows)] if rows else lines
 
 
 def _numbers(table: Table, style: Style) -> str:
-    """A table, without what is drawn in it."""
+    """Return a table in Markdown, without its drawn columns."""
     kept = [n for n, column in enumerate(table.columns) if column.kind != "drawn"]
     names = [table.title, *(column.name for column in table.columns[1:])]
     marks = ["---:" if table.columns[n].kind == "number" and n else "---" for n in kept]

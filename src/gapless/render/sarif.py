@@ -1,4 +1,4 @@
-"""The report as SARIF 2.1.0, which code scanning services and editors read."""
+"""Render the report as SARIF 2.1.0, which code scanning services and editors read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gapless._version import __version__
 from gapless.model import Finding, Report, Rule, SourceLine
 from gapless.render import _brief as brief
 from gapless.render._style import Style
-from gapless.render.json import dumped, plain
+from gapless.render.json import dump, plain
 from gapless.rules import all_rules
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
@@ -23,17 +23,17 @@ Json = dict[str, Any]
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as a SARIF log with one run. Paths are relative to the root of the repository."""
+    """Render `report` as a SARIF log with one run. Paths are relative to the root of the repository."""
     return together([report], style)
 
 
 def together(reports: Sequence[Report], style: Style) -> str:
-    """Several reports as one log, a run for each."""
+    """Render several reports as one log, a run for each."""
     runs = [_run(report, style) for report in reports]
     for number, run in enumerate(runs[1:], 2):  # services take each category once
         run["automationDetails"]["id"] += f"{number}/"
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
-    return dumped(plain(log), style, indent=1)
+    return dump(plain(log), style, indent=1)
 
 
 def _run(report: Report, style: Style) -> Json:
@@ -126,7 +126,7 @@ def _message(finding: Finding, report: Report, style: Style) -> str:
 
 
 def _location(finding: Finding, report: Report, style: Style) -> Json:
-    """The user's line; what was looked at where there is none, for a result without a place is refused."""
+    """Return the finding's line in the repository, else the script: results need some place."""
     if finding.line is None or not brief.in_repository(finding.line, style):
         name = brief.subject(report, style) or "gapless"
         return {"physicalLocation": {"artifactLocation": _artifact(name, True), "region": {"startLine": 1}}}
@@ -150,14 +150,14 @@ def _artifact(name: str, ours: bool) -> Json:
 
 
 def _stack(finding: Finding, style: Style) -> Json:
-    frames = [{"location": _place(line, style)} for line in reversed(list(brief.reached(finding)))]
+    frames = [{"location": _place(line, style)} for line in reversed(list(brief.call_path(finding)))]
     return {"message": {"text": "from the wait to the line that leads to it"}, "frames": frames}
 
 
 def fingerprints(findings: Sequence[Finding], style: Style) -> list[str]:
-    """For each finding what it keeps when its line moves: rule, file, function, code and direction.
+    """Return a hash per finding of what stays when its line moves: rule, file, function, code, direction.
 
-    Findings that are alike in all of that are told apart by their order in the file.
+    Findings equal in all of these are numbered in the order of their lines.
     """
     keys = [_key(finding, style) for finding in findings]
     order = sorted(range(len(findings)), key=lambda at: (findings[at].line or SourceLine("", 0)).line)

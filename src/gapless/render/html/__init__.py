@@ -1,4 +1,4 @@
-"""The report as a page: one file that opens from disk, with everything in it and nothing from elsewhere."""
+"""Render the report as an HTML page: one file that opens from disk and loads nothing else."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SUMMARIZED = True
 
 
 def render(report: Report, style: Style) -> str:
-    """`report` as HTML."""
+    """Render `report` as HTML."""
     return page([report], style)
 
 
 def together(reports: Sequence[Report], style: Style) -> str:
-    """One page of all `reports`, each in a part of its own."""
+    """Render one page of all `reports`, with a section for each."""
     return page(reports, style)

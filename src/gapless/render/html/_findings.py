@@ -1,4 +1,4 @@
-"""Findings as a page shows them."""
+"""Prepare findings for the page's template."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ FAMILIES = {
     "6": "communication",
     "7": "measuring",
 }
-_OPEN = 5
-"""Findings that are shown unfolded from the start, at most."""
-_DEEP = ((8, 4, 40), (50, 1, 20))
-"""The first findings are told with so many stacks of so many frames; the others with `_SHALLOW`: pages are
-for reading, and for sending."""
-_SHALLOW = (1, 4)
-_WIDE = 160
-_FILES, _SPOTS = 3, 12
-"""So many files and lines of one finding are shown."""
+_MAX_UNFOLDED = 5
+"""Findings shown unfolded from the start, of those that cost training steps."""
+_STACK_LIMITS = ((8, 4, 40), (50, 1, 20))
+"""Number of findings, and the stacks and frames shown of each up to there: pages must stay small to send."""
+_LAST_STACK_LIMIT = (1, 4)
+"""Stacks and frames shown of each later finding."""
+_MAX_CODE_LENGTH = 160
+"""Characters shown of a frame's code."""
+_MAX_FILES_SHOWN, _MAX_SPOTS_SHOWN = 3, 12
+"""Files and lines shown of one finding: enough to recognise the pattern."""
 
 
 def anchors(findings: tuple[Finding, ...], clean: Clean, prefix: str = "") -> list[str]:
-    """For each finding the name it is linked by: ``GAP112-train.py-42``, behind `prefix`."""
+    """Return each finding's id for links, such as ``GAP112-train.py-42``, after `prefix`."""
     names: list[str] = []
     for finding in findings:
         place = (
@@ -54,7 +55,7 @@ def anchors(findings: tuple[Finding, ...], clean: Clean, prefix: str = "") -> li
 
 
 def views(report: Report, clean: Clean, sources: Sources, prefix: str = "") -> list[dict[str, Any]]:
-    """One dictionary for each finding, in order."""
+    """Return the template's dictionary of each finding, in order."""
     names = anchors(report.findings, clean, prefix)
     largest = max((_weight(finding, report) for finding in report.findings), default=0.0)
     advised: dict[str, str] = {}
@@ -79,13 +80,13 @@ def views(report: Report, clean: Clean, sources: Sources, prefix: str = "") -> l
                 "saves": saving[0] if saving else "",
                 "bar": 100 * _weight(finding, report) / largest if largest else 0.0,
                 "matters": matters,
-                "open": number < _OPEN and matters,
+                "open": number < _MAX_UNFOLDED and matters,
                 "blocks": _blocks_of(finding, clean, sources),
-                "decides": _decides(finding, clean),
+                "decides": _deciding_call(finding, clean),
                 "rows": list(_rows(finding, clean, saving[1:])),
                 "remedy": finding.remedy,
                 "as_for": first if first != name else "",
-                "stacks": _stacks(finding, clean, *_depth(number)),
+                "stacks": _stacks(finding, clean, *_stack_limit(number)),
                 "start": finding.loss.start if finding.loss and finding.loss.end else -1,
                 "end": finding.loss.end if finding.loss else -1,
                 "rank": finding.loss.rank if finding.loss else -1,
@@ -95,13 +96,13 @@ def views(report: Report, clean: Clean, sources: Sources, prefix: str = "") -> l
 
 
 def families(views: list[dict[str, Any]]) -> dict[str, str]:
-    """What kinds of rules there are among the findings."""
+    """Return the rule families of the findings: digit and name."""
     present = {view["family"] for view in views}
     return {key: name for key, name in FAMILIES.items() if key in present}
 
 
 def _weight(finding: Finding, report: Report) -> float:
-    """What findings are ranked by: the idleness of the GPU, a step's saving, or how often it happens."""
+    """Return what the bar shows: the share of idle GPU time, else a step's saving, else waits per step."""
     if finding.loss is not None:
         return float(finding.loss.share)
     if report.estimate is not None and finding.price is not None:
@@ -110,14 +111,14 @@ def _weight(finding: Finding, report: Report) -> float:
 
 
 def _library(finding: Finding) -> str:
-    """Whose code waits."""
+    """Return the library whose code waits; "" if it is the user's."""
     decides = deciding_frame(finding.sites[0]) if finding.sites else None
     line = decides or finding.line
     return "" if line is None or line.is_user else line.library
 
 
 def _where(finding: Finding, clean: Clean) -> str:
-    """``train.py:60–62``; of several files the first, and how many lines more there are."""
+    """Return ``train.py:60–62``; if several files, the first, and the number of lines in the others."""
     if finding.line is None:
         return finding.place
     if not finding.line.is_user:
@@ -129,14 +130,14 @@ def _where(finding: Finding, clean: Clean) -> str:
 
 
 def _blocks_of(finding: Finding, clean: Clean, sources: Sources) -> list[dict[str, Any]]:
-    """The lines around each line that it is about, file by file."""
+    """Return the source around each of the finding's lines, file by file; line 0 marks a gap."""
     lines: dict[str, dict[int, SourceLine]] = {}
     for line in [spot.line for spot in finding.spots] or ([finding.line] if finding.line is not None else []):
         lines.setdefault(line.file, {}).setdefault(line.line, line)
     blocks = []
-    for file, hits in list(lines.items())[:_FILES]:
+    for file, hits in list(lines.items())[:_MAX_FILES_SHOWN]:
         text: dict[int, Markup] = {}
-        for line in list(hits.values())[:_SPOTS]:
+        for line in list(hits.values())[:_MAX_SPOTS_SHOWN]:
             text.update(sources.around(line))
         rows: list[dict[str, Any]] = []
         for n in sorted(text):
@@ -148,7 +149,7 @@ def _blocks_of(finding: Finding, clean: Clean, sources: Sources) -> list[dict[st
     return blocks
 
 
-def _decides(finding: Finding, clean: Clean) -> dict[str, Any] | None:
+def _deciding_call(finding: Finding, clean: Clean) -> dict[str, Any] | None:
     frame = deciding_frame(finding.sites[0]) if finding.sites else None
     if frame is None or frame == finding.line:
         return None
@@ -156,12 +157,17 @@ def _decides(finding: Finding, clean: Clean) -> dict[str, Any] | None:
 
 
 def _rows(finding: Finding, clean: Clean, more: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Labels and what stands behind them; `more` is what is to be said of its price."""
+    """Yield labels with their texts; `more` are further texts about the saving."""
     total = finding.frequency.total if finding.loss is None else 0
     in_all = [f"{count(total, 'sync')} in the whole run"] if total else []
     rows = (
         ("called", words.callers(finding, clean.path)),
-        ("lines", [_spot(spot, clean) for spot in finding.spots[:_SPOTS]] if len(finding.spots) > 1 else []),
+        (
+            "lines",
+            [_spot(spot, clean) for spot in finding.spots[:_MAX_SPOTS_SHOWN]]
+            if len(finding.spots) > 1
+            else [],
+        ),
         ("seen", [*finding.evidence, *in_all]),
         ("saves", more),
         ("waits", [text for text in (brief.waits(finding),) if text]),
@@ -174,13 +180,15 @@ def _spot(spot: Spot, clean: Clean) -> str:
     return f"{words.times(spot.waits)} {backward}{clean.path(spot.line.file)}:{spot.line.line}"
 
 
-def _depth(number: int) -> tuple[int, int]:
-    """How many stacks the finding at this position is told with, and how many frames of each."""
-    return next(((stacks, frames) for most, stacks, frames in _DEEP if number < most), _SHALLOW)
+def _stack_limit(number: int) -> tuple[int, int]:
+    """Return how many stacks, and frames of each, are shown of finding `number`."""
+    return next(
+        ((stacks, frames) for most, stacks, frames in _STACK_LIMITS if number < most), _LAST_STACK_LIMIT
+    )
 
 
 def _stacks(finding: Finding, clean: Clean, most: int, deep: int) -> list[dict[str, Any]]:
-    """The distinct stacks below the finding, innermost call last, as tracebacks have them."""
+    """Return at most `most` distinct stacks of `deep` frames, innermost call last, as in tracebacks."""
     views: list[dict[str, Any]] = []
     known_stacks: set[object] = set()
     for site in finding.sites:
@@ -192,7 +200,7 @@ def _stacks(finding: Finding, clean: Clean, most: int, deep: int) -> list[dict[s
                 {
                     "where": f"{clean.path(frame.file)}:{frame.line}" if frame.is_user else short_path(frame),
                     "function": frame.function,
-                    "code": frame.code[:_WIDE],
+                    "code": frame.code[:_MAX_CODE_LENGTH],
                     "user": frame.is_user,
                 }
                 for frame in reversed(stack[:deep])
@@ -204,7 +212,7 @@ def _stacks(finding: Finding, clean: Clean, most: int, deep: int) -> list[dict[s
 
 
 def rules(findings: tuple[Finding, ...]) -> list[dict[str, Any]]:
-    """What the rules that were met mean, by code."""
+    """Return the documentation of each rule among the findings, by code."""
     documents = []
     for code in sorted({finding.code for finding in findings}):
         met_rule = rule(code)
@@ -216,7 +224,7 @@ def rules(findings: tuple[Finding, ...]) -> list[dict[str, Any]]:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Paragraphs and code of a rule's documentation: ``("p", text)`` or ``("pre", text)``."""
+    """Split a rule's documentation into paragraphs ``("p", text)`` and code ``("pre", text)``."""
     blocks: list[tuple[str, str]] = []
     for position, part in enumerate(re.split(r"```(?:\w+\n)?", text)):
         if position % 2:

@@ -1,4 +1,4 @@
-"""The first screen of a page: the verdict, what to do first, and where the time goes at a glance."""
+"""Prepare the page's first screen: facts, what to do first, and where the time goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapless.render import _brief as brief
 from gapless.render import _words as words
 from gapless.render.html._clean import Clean
 
-MEANING = {
+MEANINGS = {
     "wait": "the CPU waited for the GPU, and nothing else was queued",
     "input": "the next batch was not ready",
     "launch": "kernels are shorter than their launches",
@@ -23,13 +23,14 @@ MEANING = {
     "unknown": "nothing recorded explains it",
 }
 _WORK = (("kernel", "kernels"), ("memcpy", "copies"), ("memset", "memset"))
-_LEAST = 0.0005
-_BARS, _STRETCHES = 240, 120
-"""Bars of the strip, at most: of more steps, neighbours share one; and of one step's course."""
+_MIN_SHARE_SHOWN = 0.0005
+"""Parts of a step below this share are left out: they would read “under 0.1 %”."""
+_MAX_STEP_BARS, _MAX_COURSE_BARS = 240, 120
+"""Bars that fit into the strip, of steps (neighbours share one), and of a single step's course."""
 
 
 def facts(report: Report, clean: Clean) -> list[str]:
-    """What was looked at, a few words each."""
+    """Return what the report is about, and the versions, in few words each."""
     environment = report.environment
     parts = words.about(report, clean.path).split(" · ")
     parts += [f"torch {environment.torch}"] if environment.torch else []
@@ -38,7 +39,7 @@ def facts(report: Report, clean: Clean) -> list[str]:
 
 
 def changes(report: Report, anchors: Sequence[str], clean: Clean) -> list[dict[str, Any]]:
-    """What to do first: each with where, before → after, and the findings that it mends."""
+    """Return the changes to make first: place, before → after, and a link to the finding."""
     first = max((change.before for change in report.verdict.do_first[:1]), default=0.0)
     _, brought = brief.effects(report.verdict)
     return [
@@ -66,12 +67,12 @@ def _change(
 
 
 def strip(profile: Profile) -> dict[str, Any] | None:
-    """The steps as bars, how long each is and for how much of that the GPU works; of one step its course."""
+    """Return a bar for each step: its length, and the share that the GPU works; of one step its course."""
     if profile.steps.count < 2:
         return _course(profile)
     steps = profile.steps
     length = [end - start for start, end in zip(steps.start, steps.end, strict=True)]
-    group = -(-steps.count // _BARS)
+    group = -(-steps.count // _MAX_STEP_BARS)
     longest = max(length) or 1
     bars = []
     for first in range(0, steps.count, group):
@@ -94,13 +95,13 @@ def strip(profile: Profile) -> dict[str, Any] | None:
 
 
 def _course(profile: Profile) -> dict[str, Any] | None:
-    """How busy the GPU is from the beginning of the recording to its end."""
+    """Return bars of how busy the GPU is over the recording; None if that was not recorded."""
     busy = profile.lanes.busy if profile.lanes is not None else ()
     if not busy or not any(busy):
         return None
     windows = profile.lanes.windows if profile.lanes is not None else ()
     low, high = (windows[0].start, windows[0].end) if windows else (0, profile.span)
-    group = -(-len(busy) // _STRETCHES)
+    group = -(-len(busy) // _MAX_COURSE_BARS)
     bars = []
     for first in range(0, len(busy), group):
         few = busy[first : first + group]
@@ -122,13 +123,13 @@ def _bar(height: float, busy: float, title: str, start: int, end: int) -> dict[s
 
 
 def split(profile: Profile) -> list[dict[str, Any]]:
-    """A step's time as parts that add up to it: the GPU's work, and its idleness by cause."""
+    """Return the parts that a step's time consists of: the GPU's work, and its idle time by cause."""
     total, per = profile.steps.total, max(profile.steps.count, 1)
     if not total:
         return []
     work = [("part", name, label, getattr(profile.split, name), "the GPU works") for name, label in _WORK]
     lost = [
-        ("cause", cause, f"idle: {CAUSES[cause]}", time, MEANING[cause])
+        ("cause", cause, f"idle: {CAUSES[cause]}", time, MEANINGS[cause])
         for cause, time in profile.idle_by_cause()
     ]
     return [
@@ -140,5 +141,5 @@ def split(profile: Profile) -> list[dict[str, Any]]:
             "title": f"{label}: {duration(time / per)}, {percent(time / total)}; {meaning}",
         }
         for kind, key, label, time, meaning in (*work, *lost)
-        if time / total >= _LEAST
+        if time / total >= _MIN_SHARE_SHOWN
     ]

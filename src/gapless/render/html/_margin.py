@@ -1,4 +1,4 @@
-"""Source files with what each line costs in the margin."""
+"""Prepare the user's source files, with what each line costs in the margin."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from gapless.model.wording import duration, rate_in_column, size
 from gapless.render.html._clean import Clean
 from gapless.render.html._source import Sources
 
-_FILES = 12
-_LINES = 4_000
-"""Lines shown in all: a page is for reading."""
+_MAX_FILES_SHOWN = 12
+"""Files shown, the dearest first: a page is for reading."""
+_MAX_LINES_SHOWN = 4_000
+"""Lines shown of all files together: a page is for reading."""
 
 
 @dataclass
-class _Line:
-    """What one line costs: nanoseconds over all steps, waits per step, bytes held at the peak of the GPU's
-    memory, and the findings there."""
+class _LineCost:
+    """Costs of one source line: `waits` per step; nanoseconds of GPU `idle` time and of kernels (`device`) in
+    all steps; bytes `held` at the memory's peak; and its findings."""
 
     waits: float = 0.0
     idle: int = 0
@@ -31,14 +32,14 @@ class _Line:
 def files(
     report: Report, views: list[dict[str, Any]], sources: Sources, clean: Clean
 ) -> list[dict[str, Any]]:
-    """The user's files that cost something and lie at hand, the dearest first."""
+    """Return the user's readable files that cost something, the dearest first."""
     marks = _marks(report, views, sources)
     weighed = sorted(marks.items(), key=lambda item: -sum(_weight(mark) for mark in item[1].values()))
     per = max(report.profile.steps.count, 1) if report.profile else 1
     columns = _columns(report, [mark for lines in marks.values() for mark in lines.values()])
     shown_files: list[dict[str, Any]] = []
-    room = _LINES
-    for file, lines in weighed[:_FILES]:
+    room = _MAX_LINES_SHOWN
+    for file, lines in weighed[:_MAX_FILES_SHOWN]:
         most = max(map(_weight, lines.values())) or 1.0
         rows = [_row(n, text, lines.get(n), per, most) for n, text in sources.excerpt(file, lines)]
         room -= len(rows)
@@ -48,22 +49,22 @@ def files(
     return shown_files
 
 
-def _columns(report: Report, lines: list[_Line]) -> list[tuple[str, str]]:
-    """The numbers that stand beside a line: fields, and what they are called."""
+def _columns(report: Report, lines: list[_LineCost]) -> list[tuple[str, str]]:
+    """Return the columns beside the source: field of `_LineCost`, and heading."""
     columns = [("idle", "GPU idle"), ("device", "GPU time")] if report.profile else []
     columns += [("held", "at the peak")] if any(mark.held for mark in lines) else []
     return columns + ([("waits", "waits")] if not columns or any(mark.waits for mark in lines) else [])
 
 
-def _weight(mark: _Line) -> float:
-    """By time where it is known, else by waits; memory counts where there is neither."""
+def _weight(mark: _LineCost) -> float:
+    """Return what lines are ranked by: idle time, else waits, else memory (scaled below any wait)."""
     return float(mark.idle) if mark.idle else mark.waits or mark.held * 1e-13
 
 
-def _marks(report: Report, views: list[dict[str, Any]], sources: Sources) -> dict[str, dict[int, _Line]]:
-    marks: dict[str, dict[int, _Line]] = defaultdict(lambda: defaultdict(_Line))
+def _marks(report: Report, views: list[dict[str, Any]], sources: Sources) -> dict[str, dict[int, _LineCost]]:
+    marks: dict[str, dict[int, _LineCost]] = defaultdict(lambda: defaultdict(_LineCost))
 
-    def at(line: SourceLine | None) -> _Line | None:
+    def at(line: SourceLine | None) -> _LineCost | None:
         if line is None or not line.is_user or not sources.holds(line):
             return None
         return marks[line.file][line.line]
@@ -89,7 +90,7 @@ def _marks(report: Report, views: list[dict[str, Any]], sources: Sources) -> dic
     return marks
 
 
-def _row(n: int, text: object, mark: _Line | None, per: int, most: float) -> dict[str, Any]:
+def _row(n: int, text: object, mark: _LineCost | None, per: int, most: float) -> dict[str, Any]:
     if mark is None:
         return {"n": n, "text": text}
     return {

@@ -1,4 +1,4 @@
-"""A page put together: what it shows, its style, and the scripts that make it move."""
+"""Assemble the page: what it shows, its style, and its scripts."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from gapless.render.html._clean import Clean
 from gapless.render.html._source import Sources
 
 _HERE = Path(__file__).parent
-_STAGED = ("timeline.js", "memory.js")
-"""What draws on a stage, each its own kind of thing."""
-_NEVER_IN_SCRIPTS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+_STAGE_SCRIPTS = ("timeline.js", "memory.js")
+"""Scripts that draw on a zoomable stage."""
+_ESCAPES_IN_SCRIPTS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def page(reports: Sequence[Report], style: Style) -> str:
-    """`reports` as one HTML document: a single one, or what sums several up and each in a part of its own."""
+    """Render `reports` as one HTML document: a single one, or several in sections below their summary."""
     clean = Clean(style)
     summary = reports[0] if len(reports) > 1 and reports[0].kind == "runs" else None
     single = reports[0] if len(reports) == 1 else summary
     rest = list(reports) if single is None else list(reports[1:])
-    names = _named(_short([clean.path(report.file) for report in rest]))
+    names = _make_unique(_short([clean.path(report.file) for report in rest]))
     runs: list[dict[str, Any]] = []
     for number, (report, name) in enumerate(zip(rest, names, strict=True), 1):
         heading = {
@@ -64,11 +64,11 @@ def page(reports: Sequence[Report], style: Style) -> str:
         "body": top["body"],
         "runs": runs,
     }
-    return _filled(shown, clean, [name for name in _STAGED if name in drawn])
+    return _fill_document(shown, clean, [name for name in _STAGE_SCRIPTS if name in drawn])
 
 
 def _short(names: list[str]) -> list[str]:
-    """Names without the folder that they share."""
+    """Return paths without the folders that all share."""
     parts = [name.replace("\\", "/").split("/") for name in names]
     shared = 0
     while all(len(path) > shared + 1 and path[shared] == parts[0][shared] for path in parts) and parts:
@@ -76,8 +76,8 @@ def _short(names: list[str]) -> list[str]:
     return ["/".join(path[shared:]) for path in parts]
 
 
-def _named(names: list[str]) -> list[str]:
-    """Names told apart by a number where they are the same."""
+def _make_unique(names: list[str]) -> list[str]:
+    """Number names that occur several times."""
     return [
         f"{name} ({names[:at].count(name) + 1})" if names.count(name) > 1 else name
         for at, name in enumerate(names)
@@ -92,11 +92,11 @@ def _run(
     heading: str = "h1",
     links: tables.Links | None = None,
 ) -> dict[str, Any]:
-    """All that is told of one report, as markup; what there is to go to in it, and the scripts it needs.
+    """Render one report: its markup, its entries in the navigation, and the scripts it needs.
 
-    Names of places in it begin with `prefix`. `links` lead from files to other parts of the page.
+    Ids begin with `prefix`. `links` map files to ids of other parts of the page.
     """
-    sources = Sources(style.folder, clean.homes)
+    sources = Sources(style.folder, clean.hide_homes)
     views = findings.views(report, clean, sources, prefix)
     anchors = [view["id"] for view in views]
     places = {
@@ -111,9 +111,9 @@ def _run(
         table["id"] for table in numbers if any(word in table["title"].lower() for word in ("peak", "failed"))
     )
     peak = next(peak_tables, "")
-    memory = track.drawn(report, prefix, peak, clean)
+    memory = track.charts(report, prefix, peak, clean)
     for device in memory:
-        device["data"] = Markup(_json(clean.whole(device["data"])))
+        device["data"] = Markup(_json(clean.clean_all(device["data"])))
     shown = {
         "p": prefix,
         "heading": heading,
@@ -133,7 +133,7 @@ def _run(
         "profile": profile,
         "lanes": lanes,
         "memory": memory,
-        "timeline": Markup(_json(clean.whole(timeline.data(profile, report, views))))
+        "timeline": Markup(_json(clean.clean_all(timeline.data(profile, report, views))))
         if profile and lanes
         else "",
     }
@@ -143,7 +143,7 @@ def _run(
 
 
 def _nav(shown: dict[str, Any], prefix: str) -> list[tuple[str, str]]:
-    """The sections that are there: places and what they are called."""
+    """Return id and title of each section that is shown."""
     parts = [
         ("findings", "Findings", shown["views"]),
         ("timeline", "Timeline", shown["profile"]),
@@ -155,8 +155,8 @@ def _nav(shown: dict[str, Any], prefix: str) -> list[tuple[str, str]]:
     return [(prefix + name, title) for name, title, is_shown in parts if is_shown]
 
 
-def _filled(shown: dict[str, Any], clean: Clean, drawn: Sequence[str]) -> str:
-    """The page with its scripts: those that draw, and the one that moves the page."""
+def _fill_document(shown: dict[str, Any], clean: Clean, drawn: Sequence[str]) -> str:
+    """Render the whole document with the scripts `drawn` and the page's own, allowed by their hashes."""
     names = [*(["stage.js"] if drawn else []), *drawn, "page.js"]
     scripts = [_asset(name) for name in names]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
@@ -176,8 +176,8 @@ def _filled(shown: dict[str, Any], clean: Clean, drawn: Sequence[str]) -> str:
     return html if html.endswith("\n") else html + "\n"
 
 
-class _Compiled(jinja2.BytecodeCache):
-    """Templates stay compiled: each run on a page has an environment of its own, and the same templates."""
+class _TemplateCache(jinja2.BytecodeCache):
+    """Keeps compiled templates: each report on a page has an environment of its own."""
 
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}
@@ -190,18 +190,18 @@ class _Compiled(jinja2.BytecodeCache):
         self._kept[bucket.key] = bucket.bytecode_to_string()
 
 
-_COMPILED = _Compiled()
+_TEMPLATE_CACHE = _TemplateCache()
 
 
 def _environment(clean: Clean) -> jinja2.Environment:
-    """Whatever is text and no markup of ours is cleaned and escaped, wherever it stands."""
+    """Return templates in which all text that is not our markup is cleaned and escaped."""
 
     def final(value: Any) -> Any:
         return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
-        bytecode_cache=_COMPILED,
+        bytecode_cache=_TEMPLATE_CACHE,
         autoescape=True,
         finalize=final,
         undefined=jinja2.StrictUndefined,
@@ -213,7 +213,7 @@ def _environment(clean: Clean) -> jinja2.Environment:
 
 
 def _prose(text: str) -> Markup:
-    """Text with what stands between backticks as code."""
+    """Return `text` as markup, with code elements for what is between backticks."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escape(text)
@@ -233,6 +233,6 @@ def _digest(script: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that can stand in a script element: nothing in it ends that, or begins another."""
+    """Write `value` as JSON for a script element, which nothing in it can close."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.translate(_NEVER_IN_SCRIPTS)
+    return text.translate(_ESCAPES_IN_SCRIPTS)

@@ -1,4 +1,4 @@
-"""Source files: lines around a place, whole files with costs in the margin, and their colours."""
+"""Read and highlight source files: the lines around a place, and excerpts."""
 
 from __future__ import annotations
 
@@ -16,50 +16,57 @@ from gapless.files.input import source_text
 from gapless.model import SourceLine
 from gapless.render.html._clean import visible
 
-AROUND = 3
-"""Lines shown before and after one that waits."""
-WHOLE = 600
-"""Longer files are shown around what is marked in them alone, `REACH` lines before and after."""
-REACH = 25
-_LARGEST = 2_000_000
-_WIDEST = 240
+CONTEXT_LINES = 3
+"""Lines shown before and after a finding's line, as in a diff."""
+MAX_WHOLE_FILE_LINES = 600
+"""Longer files are shown only around marked lines: pages must stay small to send."""
+EXCERPT_CONTEXT_LINES = 25
+"""Lines shown before and after a marked one in longer files: about a screen."""
+_MAX_FILE_BYTES = 2_000_000
+"""Larger files are generated code, and slow to highlight."""
+_MAX_LINE_LENGTH = 240
+"""Characters shown of a line."""
 _BUILTINS = frozenset(dir(builtins))
 _CLASSES = {tokenize.COMMENT: "tc", tokenize.STRING: "ts", tokenize.NUMBER: "tn"}
 
 
 class Sources:
-    """The files that findings point into, read where they lie at hand; `folder` is where paths begin.
+    """Reads the files of findings, if they exist; relative paths are below `folder`.
 
-    `clean` takes out of a line's text what is not for others.
+    `clean` removes private text from a line.
     """
 
     def __init__(self, folder: str, clean: Callable[[str], str] = str) -> None:
         self._folder = folder
         self._clean = clean
         self.lines = cache(self._lines)
-        self.painted = cache(self._painted)
+        self.highlighted = cache(self._highlight_file)
 
     def holds(self, line: SourceLine) -> bool:
-        """Whether the file is there and has at that line what the line is said to have."""
+        """Whether the file exists and still has the recorded code at that line."""
         text = self.lines(line.file)
         if not 0 < line.line <= len(text):
             return False
         return not line.code or text[line.line - 1].strip() == line.code.strip()
 
     def around(self, line: SourceLine) -> list[tuple[int, Markup]]:
-        """Numbers and text of the lines around; the line's own recorded text where there is no more."""
+        """Return numbers and text of the lines around `line`; its recorded code if the file has changed."""
         if not self.holds(line):
-            return [(line.line, painted([self._clean(line.code)])[0])] if line.code else []
-        text = self.painted(line.file)
-        first, last = max(line.line - AROUND, 1), min(line.line + AROUND, len(text))
+            return [(line.line, highlight([self._clean(line.code)])[0])] if line.code else []
+        text = self.highlighted(line.file)
+        first, last = max(line.line - CONTEXT_LINES, 1), min(line.line + CONTEXT_LINES, len(text))
         return [(number, text[number - 1]) for number in range(first, last + 1)]
 
     def excerpt(self, file: str, marked: Iterable[int]) -> Iterator[tuple[int, Markup]]:
-        """All lines, or of long files those near `marked` ones; number 0 stands for lines left out."""
-        text = self.painted(file)
+        """Yield number and text of all lines, or in long files of those near `marked` ones; 0 marks a gap."""
+        text = self.highlighted(file)
         near = set(range(1, len(text) + 1))
-        if len(text) > WHOLE:
-            near &= {n for line in marked for n in range(line - REACH, line + REACH + 1)}
+        if len(text) > MAX_WHOLE_FILE_LINES:
+            near &= {
+                n
+                for line in marked
+                for n in range(line - EXCERPT_CONTEXT_LINES, line + EXCERPT_CONTEXT_LINES + 1)
+            }
         before = 0
         for number in sorted(near):
             if number != before + 1:
@@ -72,18 +79,18 @@ class Sources:
     def _lines(self, file: str) -> list[str]:
         path = file if os.path.isabs(file) else os.path.join(self._folder, file)
         try:
-            if not path.endswith(".py") or os.path.getsize(path) > _LARGEST:
+            if not path.endswith(".py") or os.path.getsize(path) > _MAX_FILE_BYTES:
                 return []
             return source_text(path).split("\n")
         except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
             return []
 
-    def _painted(self, file: str) -> list[Markup]:
-        return painted([self._clean(line) for line in self.lines(file)])
+    def _highlight_file(self, file: str) -> list[Markup]:
+        return highlight([self._clean(line) for line in self.lines(file)])
 
 
-def painted(lines: list[str]) -> list[Markup]:
-    """Lines of Python as markup: keywords, text, numbers and comments in their own colours."""
+def highlight(lines: list[str]) -> list[Markup]:
+    """Return lines of Python as markup with coloured keywords, strings, numbers and comments."""
     marks: dict[int, list[tuple[int, int, str]]] = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
@@ -93,7 +100,7 @@ def painted(lines: list[str]) -> list[Markup]:
                 end = token.end[1] if row == token.end[0] else len(lines[row - 1])
                 marks.setdefault(row - 1, []).append((begin, end, kind))
     except (tokenize.TokenError, SyntaxError, IndexError, ValueError):
-        pass  # a line without those around it, or no Python: what was told apart until there stays
+        pass  # an isolated line, or no Python: what was highlighted until there stays
     return [_line(line, marks.get(row, [])) for row, line in enumerate(lines)]
 
 
@@ -108,13 +115,13 @@ def _line(line: str, marks: list[tuple[int, int, str]]) -> Markup:
     parts: list[Markup] = []
     at = 0
     for begin, end, kind in marks:
-        if begin < at or begin >= _WIDEST:
+        if begin < at or begin >= _MAX_LINE_LENGTH:
             continue
-        end = min(end, _WIDEST)
+        end = min(end, _MAX_LINE_LENGTH)
         parts += [_text(line[at:begin]), Markup('<i class="{}">{}</i>').format(kind, _text(line[begin:end]))]
         at = end
-    parts.append(_text(line[at : max(_WIDEST, at)]))
-    return Markup("").join(parts) + ("…" if len(line) > _WIDEST else "")
+    parts.append(_text(line[at : max(_MAX_LINE_LENGTH, at)]))
+    return Markup("").join(parts) + ("…" if len(line) > _MAX_LINE_LENGTH else "")
 
 
 def _text(text: str) -> Markup:

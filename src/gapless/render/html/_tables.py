@@ -1,4 +1,4 @@
-"""Tables as a page shows them."""
+"""Prepare tables for the page's template."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gapless.model.table import Cell, Column, Row
 from gapless.render._style import highest
 from gapless.render.html._clean import Clean
 
-_WIDTH, _HEIGHT = 120, 22
-"""Pixels of a curve."""
+_CURVE_WIDTH, _CURVE_HEIGHT = 120, 22
+"""Size of a curve in pixels."""
 Links = Mapping[tuple[str, int], str]
-"""Where a file and a line of it are told of on the page."""
+"""The id on the page for a file and a line of it (0: the whole file)."""
 
 
 def views(tables: Sequence[Table], clean: Clean, links: Links, prefix: str = "") -> list[dict[str, Any]]:
-    """One dictionary for each table, in order."""
+    """Return the template's dictionary of each table, in order."""
     taken: list[str] = []
     table_views = []
     for table in tables:
@@ -63,17 +63,22 @@ def _cell(cell: Cell, column: Column, clean: Clean, links: Links) -> dict[str, A
             "link": links.get((cell.file, cell.line), ""),
         }
     if isinstance(cell, tuple):
-        return {"kind": "curve", "points": Markup(_points(cell)), "box": f"0 0 {_WIDTH} {_HEIGHT}"}
+        return {
+            "kind": "curve",
+            "points": Markup(_points(cell)),
+            "box": f"0 0 {_CURVE_WIDTH} {_CURVE_HEIGHT}",
+        }
     if isinstance(cell, str):
         return {"kind": "number" if column.kind == "number" else "text", "text": cell}
     return {"kind": "bar", "width": f"{100 * min(max(cell, 0.0), 1.0):.2f}"}
 
 
 def _points(heights: Sequence[float]) -> str:
-    """The corners of the area below a curve; of more than there are pixels, the highest of each stretch."""
-    tops = highest(heights, _WIDTH)
-    across = _WIDTH / max(len(tops) - 1, 1)
+    """Return the corners of the area below a curve, one value per pixel at most."""
+    tops = highest(heights, _CURVE_WIDTH)
+    across = _CURVE_WIDTH / max(len(tops) - 1, 1)
     corners = [
-        f"{at * across:.1f},{_HEIGHT * (1 - min(max(top, 0.0), 1.0)):.1f}" for at, top in enumerate(tops)
+        f"{at * across:.1f},{_CURVE_HEIGHT * (1 - min(max(top, 0.0), 1.0)):.1f}"
+        for at, top in enumerate(tops)
     ]
-    return " ".join([f"0,{_HEIGHT}", *corners, f"{_WIDTH},{_HEIGHT}"])
+    return " ".join([f"0,{_CURVE_HEIGHT}", *corners, f"{_CURVE_WIDTH},{_CURVE_HEIGHT}"])

@@ -1,4 +1,4 @@
-"""What the timeline of a page draws."""
+"""Prepare the data of the page's timeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapless.model.wording import CAUSES
 
 
 def data(profile: Profile, report: Report, views: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The lanes, with the finding of each sync, and where to look for each finding."""
+    """Return what the timeline's script draws: lanes, steps, memory, findings, and each wait's finding."""
     memory = profile.memory
     return {
         "lanes": _lanes(profile.lanes),
@@ -39,8 +39,8 @@ def _lanes(lanes: Lanes | None) -> dict[str, Any]:
 
 
 def _columns(boxes: Boxes) -> dict[str, Any]:
-    """The columns, each without what can be told from others: `count` only where a box stands for several,
-    `busy` of those boxes alone, `launch` and `thread` of the single ones."""
+    """Return the columns without redundant values: `count` only if some box merges several spans, `busy` of
+    those boxes only, `launch` and `thread` of single spans only."""
     columns: dict[str, Any] = {
         name: getattr(boxes, name) for name in ("lane", "row", "start", "length", "what")
     }
@@ -57,7 +57,7 @@ def _columns(boxes: Boxes) -> dict[str, Any]:
 
 
 def _waits(profile: Profile, report: Report) -> dict[int, int]:
-    """For each cost that is a sync the position of the finding that tells of it, -1 where none does."""
+    """Return for each cost that is a wait the number of its finding, -1 if it has none."""
     sites: dict[tuple[Site, str], int] = {}
     for number, finding in enumerate(report.findings):
         for site in finding.sites:

@@ -1,4 +1,4 @@
-"""A `Track` as a page draws it: columns of differences, in units that keep the numbers short."""
+"""Prepare a `Track` of memory for the page: columns of differences, in units that keep numbers short."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gapless.model.track import Layer, Points, Track
 from gapless.model.wording import TENSORS, rename_steps
 from gapless.render.html._clean import Clean
 
-_UNIT = 512
-"""All sizes of blocks are multiples of it."""
-_COLORS = {
+_UNIT_BYTES = 512
+"""The allocator rounds block sizes to multiples of this."""
+_KIND_COLORS = {
     "parameter": "c-host",
     "gradient": "c-launch",
     "optimizer": "c-graph",
@@ -28,12 +28,12 @@ _COLORS = {
     "checkpoint": "c-input",
     "unknown": "c-unknown",
 }
-_LINES = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")
-_OTHERS = ("c-host", "c-launch", "c-allocator", "c-graph", "c-input", "c-communication")
+_LINE_COLORS = ("busy", "c-host", "c-input", "c-launch", "c-graph", "c-allocator")
+_SETTING_COLORS = ("c-host", "c-launch", "c-allocator", "c-graph", "c-input", "c-communication")
 
 
-def drawn(report: Report, prefix: str, peak: str, clean: Clean) -> list[dict[str, Any]]:
-    """The memory of each device that can be drawn; `peak` is the table of who holds it, "" for none."""
+def charts(report: Report, prefix: str, peak: str, clean: Clean) -> list[dict[str, Any]]:
+    """Return the chart of each device with a track; `peak` is the id of the table of the peak's owners."""
     tracks = []
     for memory in report.memory:
         if memory.track is not None:
@@ -51,8 +51,7 @@ def drawn(report: Report, prefix: str, peak: str, clean: Clean) -> list[dict[str
 
 
 def data(report: MemoryReport, track: Track, noun: str, target: str, clean: Clean) -> dict[str, Any]:
-    """What is drawn of `report`, whose steps are called `noun`; `target` is where those who hold the peak
-    are told."""
+    """Return the chart of `report`, whose steps are called `noun`; `target` is the id of the peak's table."""
     calls, steps = track.calls, track.steps
     used = [
         number
@@ -61,13 +60,14 @@ def data(report: MemoryReport, track: Track, noun: str, target: str, clean: Clea
     ]
     each = max(1, round(report.steps / len(steps))) if steps else 1
     return {
-        "unit": _UNIT,
+        "unit": _UNIT_BYTES,
         "windows": [_points(window, used) for window in track.windows],
         "layers": [
-            {"name": _named(track.layers[at], clean), "color": _color(track.layers[at], at)} for at in used
+            {"name": _layer_name(track.layers[at], clean), "color": _color(track.layers[at], at)}
+            for at in used
         ],
         "calls": {
-            "event": _steps(calls.event),
+            "event": _differences(calls.event),
             "what": list(calls.what),
             "count": calls.count,
             "size": calls.size,
@@ -89,7 +89,7 @@ def data(report: MemoryReport, track: Track, noun: str, target: str, clean: Clea
     }
 
 
-def _named(layer: Layer, clean: Clean) -> str:
+def _layer_name(layer: Layer, clean: Clean) -> str:
     if layer.kind:
         return TENSORS.get(layer.kind, layer.kind)
     if layer.line is not None:
@@ -99,30 +99,32 @@ def _named(layer: Layer, clean: Clean) -> str:
 
 def _color(layer: Layer, number: int) -> str:
     if layer.kind:
-        return _COLORS.get(layer.kind, "c-unknown")
+        return _KIND_COLORS.get(layer.kind, "c-unknown")
     if layer.before:
         return "c-profiler"
-    return _LINES[number % len(_LINES)] if layer.line is not None or layer.operator else "c-unknown"
+    return (
+        _LINE_COLORS[number % len(_LINE_COLORS)] if layer.line is not None or layer.operator else "c-unknown"
+    )
 
 
 def other_settings(report: MemoryReport, track: Track) -> list[dict[str, Any]]:
-    """The run under other settings. The best is drawn from the start, and what the user asked for by name."""
+    """Return the run under other settings. The best is shown from the start, and settings the user named."""
     best = report.trials[report.best].settings if report.best >= 0 else ""
     return [
         {
             "name": course.name,
-            "color": _OTHERS[number % len(_OTHERS)],
+            "color": _SETTING_COLORS[number % len(_SETTING_COLORS)],
             "best": course.name == best,
             "shown": course.name == best or not report.searched,
-            "event": _steps(course.event),
-            "reserved": _steps(course.reserved, _UNIT),
+            "event": _differences(course.event),
+            "reserved": _differences(course.reserved, _UNIT_BYTES),
         }
         for number, course in enumerate(track.others)
     ]
 
 
 def _stops(report: MemoryReport, track: Track, target: str) -> list[dict[str, Any]]:
-    """What is worth going to, in order: the peaks, and where the driver had no more."""
+    """Return the events to jump to, in order: the peaks, and requests that found the GPU full."""
     stops = [(report.peak.event, "peak of allocated memory", target)]
     if report.height.event != report.peak.event:
         stops.append((report.height.event, "peak of reserved memory", ""))
@@ -141,16 +143,16 @@ def _stops(report: MemoryReport, track: Track, target: str) -> list[dict[str, An
 
 def _points(points: Points, layers: Sequence[int]) -> dict[str, Any]:
     return {
-        "event": _steps(points.event),
-        "allocated": _steps(points.allocated, _UNIT),
-        "reserved": _steps(points.reserved, _UNIT),
-        "time": _steps(points.time, 1000),
-        "layers": [_steps(points.layers[at]) for at in layers],
+        "event": _differences(points.event),
+        "allocated": _differences(points.allocated, _UNIT_BYTES),
+        "reserved": _differences(points.reserved, _UNIT_BYTES),
+        "time": _differences(points.time, 1000),
+        "layers": [_differences(points.layers[at]) for at in layers],
     }
 
 
-def _steps(column: Sequence[int], unit: int = 1) -> list[int]:
-    """The first value, and differences from one to the next, in `unit`."""
+def _differences(column: Sequence[int], unit: int = 1) -> list[int]:
+    """Return the first value and the differences between neighbours, in units of `unit`."""
     differences, before = [], 0
     for value in column:
         differences.append(value // unit - before)
@@ -159,6 +161,6 @@ def _steps(column: Sequence[int], unit: int = 1) -> list[int]:
 
 
 def _short(file: str, clean: Clean) -> str:
-    """The path from the working directory; of one that is elsewhere and long, its last two parts."""
+    """Return the path relative to the working directory; of four parts or more, the last two."""
     parts = clean.path(file).replace("\\", "/").split("/")
     return "/".join(parts if len(parts) < 4 else parts[-2:])
