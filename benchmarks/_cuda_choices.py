@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from _op_samples import sample_inputs
 from device_classes import fake_cuda
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -77,7 +78,7 @@ def samples_of_operators(
             continue
         name = f"{op.name}.{op.variant_test_name}".rstrip(".")
         with contextlib.suppress(Exception):  # some samples cannot be made on a CPU
-            for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=learns), most):
+            for sample in itertools.islice(sample_inputs(op, dtype, learns), most):
                 args = (sample.input, *sample.args)
                 yield Sample(name, dtype, learns, op.op, args, sample.kwargs)
                 if any(isinstance(arg, Tensor) and arg.dim() == 4 for arg in args):
@@ -258,9 +259,10 @@ def choices_on_fakes(samples: list[Sample], alone: list[str]) -> list[Choice]:
         library.impl(name, _refuse_to_run, "CUDA")
     try:
         choices = []
-        for sample in samples:
-            with fake_cuda(), FakeTensorMode(allow_non_fake_inputs=True):
-                choices.append(record_choice(sample, _to_fake))
+        with fake_cuda():
+            for sample in samples:
+                with FakeTensorMode(allow_non_fake_inputs=True):
+                    choices.append(record_choice(sample, _to_fake))
         return choices
     finally:
         library._destroy()

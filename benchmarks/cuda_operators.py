@@ -20,8 +20,8 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,9 @@ _REFUSED = "refused by name where a script calls it"
 _AMD = "AMD's library: the emulated device is NVIDIA's"
 
 
-def cuda_overloads() -> Iterator[tuple[Any, str, bool]]:
-    """Yield ATen's overloads with a CUDA kernel, their kind of composite kernel, and whether the CPU has a
+@cache
+def cuda_overloads() -> tuple[tuple[Any, str, bool], ...]:
+    """Return ATen's overloads with a CUDA kernel, their kind of composite kernel, and whether the CPU has a
     kernel."""
     import torchgen
     from torchgen.gen import parse_native_yaml
@@ -69,6 +70,7 @@ def cuda_overloads() -> Iterator[tuple[Any, str, bool]]:
     folder = Path(torchgen.__file__).parent / "packaged/ATen/native"
     parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
     cuda, cpu = (parsed.backend_indices[key] for key in (DispatchKey.CUDA, DispatchKey.CPU))
+    overloads_on_cuda = []
     for function in parsed.native_functions:
         name, _, overload = str(function.func.name).partition(".")
         packet = getattr(torch.ops.aten, name, None)
@@ -78,7 +80,8 @@ def cuda_overloads() -> Iterator[tuple[Any, str, bool]]:
         implicit = function.has_composite_implicit_autograd_kernel
         explicit = function.has_composite_explicit_autograd_kernel
         kind = "implicit" if implicit else "explicit" if explicit else ""
-        yield func, kind, _has_kernel(cpu, function)
+        overloads_on_cuda.append((func, kind, _has_kernel(cpu, function)))
+    return tuple(overloads_on_cuda)
 
 
 def _has_kernel(backend: Any, function: Any) -> bool:

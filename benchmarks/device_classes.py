@@ -30,6 +30,7 @@ import _sheet
 import numpy
 import torch
 from _idioms import IDIOMS
+from _op_samples import sample_inputs
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -102,7 +103,7 @@ def placements(entries: list[Any], most: int = 4) -> Iterator[tuple[Any, list[An
         if dtype is None:
             continue
         try:
-            sample = next(iter(op.sample_inputs("cpu", dtype, requires_grad=False)))
+            sample = next(sample_inputs(op, dtype))
         except Exception:
             continue
         flat, structure = tree_flatten((sample.input, sample.args, sample.kwargs))
@@ -204,7 +205,7 @@ def try_types(entries: list[Any]) -> Category:
         for op in entries:
             for dtype in sorted(set(op.supported_dtypes("cuda")) - set(op.supported_dtypes("cpu")), key=str):
                 try:
-                    sample = next(iter(op.sample_inputs("cpu", dtype, requires_grad=False)))
+                    sample = next(sample_inputs(op, dtype))
                 except Exception:
                     types_class.counts["the entry has no sample"] += 1
                     continue

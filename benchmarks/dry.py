@@ -30,6 +30,7 @@ import _dry_models
 import _sheet
 import stacks as training_stacks
 import torch
+from _op_samples import sample_inputs
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -90,7 +91,7 @@ def _samples(op: Any, samples: int) -> list[Any]:
     if torch.float32 not in op.supported_dtypes("cpu"):
         return []
     torch.manual_seed(SEED)
-    inputs = op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)
+    inputs = sample_inputs(op, torch.float32, op.supports_autograd)
     first = list(itertools.islice(inputs, 24))
     return first[:: max(1, len(first) // samples)][:samples]
 

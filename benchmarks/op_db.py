@@ -27,6 +27,7 @@ from typing import Any
 
 import _sheet
 import torch
+from _op_samples import sample_inputs
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -150,7 +151,7 @@ def samples_of(op: Any, dtype: torch.dtype, wanted: int) -> list[Any]:
     """Return `wanted` of the entry's sample inputs, spread over the first 48."""
     torch.manual_seed(SEED)
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
-    inputs = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), 48))
+    inputs = list(itertools.islice(sample_inputs(op, dtype, gradients), 48))
     if len(inputs) <= wanted:
         return inputs
     return [inputs[round(i * (len(inputs) - 1) / max(1, wanted - 1))] for i in range(wanted)]
