@@ -44,3 +44,27 @@ def test_modules_that_come_later_or_were_half_loaded(monkeypatch: pytest.MonkeyP
     patches.set_everywhere(owner, "fourth", 40, package="paper")
     patches.undo()
     assert (late.second, half.second, hasattr(owner, "fourth")) == (2, 2, False)
+
+
+def test_what_imports_a_replacement_later_is_restored_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be it a new module, or a package that looks its names up when they are first used."""
+    owner = module(monkeypatch, "paper", first=1)
+    lazy = module(monkeypatch, "paper.lazy")
+    same = module(monkeypatch, "paper.same", first=10)
+    patches = Patches()
+    patches.set_everywhere(owner, "first", 5, package="paper")
+    late = module(monkeypatch, "paper.late", first=owner.first)
+    lazy.first = owner.first
+    patches.set_everywhere(owner, "first", 7, package="paper")
+    later = module(monkeypatch, "paper.later", first=owner.first)
+    patches.undo()
+    assert [each.first for each in (owner, lazy, late, later, same)] == [1, 1, 1, 1, 10]
+
+
+def test_what_held_the_replacement_before_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = module(monkeypatch, "paper", first=1)
+    other = module(monkeypatch, "paper.other", first=10)
+    patches = Patches()
+    patches.set_everywhere(owner, "first", 10, package="paper")
+    patches.undo()
+    assert (owner.first, other.first) == (1, 10)

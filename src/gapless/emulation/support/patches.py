@@ -39,6 +39,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
+        self._everywhere: list[tuple[str, str, Any, Any]] = []
         self._indexed_state: dict[str, tuple[int, str]] = {}
 
     def set(self, owner: Any, name: str, value: Any) -> None:
@@ -48,14 +49,25 @@ class Patches:
         setattr(owner, name, value)
 
     def set_everywhere(self, owner: Any, name: str, value: Any, package: str = "torch") -> None:
-        """Like `set`, and rebind the same object where modules of `package` have imported it by name."""
+        """Like `set`, and rebind the same object where modules of `package` have imported it by name.
+
+        `undo` also restores it in modules that import it by name until then.
+        """
         before = vars(owner).get(name, _MISSING)
         self.set(owner, name, value)
         if before is _MISSING or before is None:
             return
+        is_new = True
         for module in self._modules_with(name, package):
-            if module is not owner and vars(module).get(name, _MISSING) is before:
+            if module is owner:
+                continue
+            held = vars(module).get(name, _MISSING)
+            if held is before:
                 self.set(module, name, value)
+            elif held is value:
+                is_new = False
+        if is_new:
+            self._everywhere.append((package, name, value, before))
 
     def _modules_with(self, name: str, package: str) -> list[Any]:
         """Return the loaded modules of `package` with a global `name`; indexed, as hundreds of names are
@@ -75,3 +87,9 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+        self._indexed_state.clear()  # a package may have gained a name, not a module
+        while self._everywhere:
+            package, name, value, before = self._everywhere.pop()
+            for module in self._modules_with(name, package):
+                if vars(module).get(name, _MISSING) is value:
+                    setattr(module, name, before)
