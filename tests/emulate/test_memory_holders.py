@@ -7,10 +7,10 @@ import linecache
 import sys
 import textwrap
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch")
 
 from gapless.analyze.memory_report import replay_memory  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
-from gapless.emulation.memory import holders  # noqa: E402
 from gapless.emulation.memory.requests import reports_storage_ends  # noqa: E402
+from gapless.emulation.support.stacks import library_of  # noqa: E402
 from gapless.model.memory import MemoryRun  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -408,32 +408,34 @@ NOT_HELD = {
 }
 
 
-RUNNERS = ("_pytest", "execnet", "pluggy", "pytest", "xdist")
-"""Libraries whose frames are around each test."""
+@contextmanager
+def modules_of_script(folder: Path) -> Iterator[None]:
+    """Leave only those of the program's modules loaded that are in `folder`, as if there were no test run.
+
+    Its modules are no part of the script, and hold more objects than it does.
+    """
+    ours = {
+        name: module
+        for name, module in sys.modules.items()
+        if (file := getattr(module, "__file__", None))
+        and not (library_of(file) or file.startswith(str(folder)))
+    }
+    for name in ours:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.modules.update(ours)
 
 
-def run_script(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRun, int]:
+def run_script(body: str, folder: Path, dry: bool = True, **names: object) -> tuple[MemoryRun, int]:
     """Run the script `body`; return its memory run and the number of the line marked ``# adds``."""
     path = folder / "train.py"
     path.write_text(HEAD + textwrap.dedent(body).lstrip("\n"))
     linecache.checkcache(str(path))
-    space = {"__name__": "played"}
+    space = {"__name__": "played", **names}
     code = compile(path.read_text(), str(path), "exec")
-    # The modules and frames of a whole test run are no part of the script, and hold more than it does.
-    find_modules, find_library = holders._user_modules, holders.library_of
-
-    def modules_of_program() -> list[tuple[str, Any]]:
-        return [(file, module) for file, module in find_modules() if file.startswith(str(folder))]
-
-    def library_without_tests(file: str) -> str:
-        library = find_library(file)
-        return "python" if library in RUNNERS else library
-
-    with (
-        mock.patch.object(holders, "_user_modules", modules_of_program),
-        mock.patch.object(holders, "library_of", library_without_tests),
-        Emulator("t4", memory=True, dry=dry) as emulator,
-    ):
+    with modules_of_script(folder), Emulator("t4", memory=True, dry=dry) as emulator:
         exec(code, space)
         (run,) = emulator.session().memory
     lines = path.read_text().splitlines()
@@ -504,6 +506,19 @@ def test_a_cache_with_a_bound_grows_only_until_it_is_full(tmp_path: Path) -> Non
     run, _ = run_script(body.format(None), tmp_path)
     (finding,) = [each for each in replay_memory(run).findings if each.code == "GAP405"]
     assert "lru_cache(maxsize=…)" in finding.change
+
+
+def test_variables_above_the_script_are_not_its_own(tmp_path: Path) -> None:
+    kept: list[object] = []
+    body = """
+        for _ in range(12):
+            out = net(data())
+            train(out)
+            keep(out)
+        """
+    run, _ = run_script(body, tmp_path, keep=kept.append)
+    assert len(kept) == 12
+    assert not run.holders
 
 
 def test_names_that_differ_in_a_number_are_told_together(tmp_path: Path) -> None:
@@ -702,10 +717,7 @@ def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
 
 def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
     space = {"__name__": "played"}
-    with (
-        mock.patch.object(holders, "_user_modules", list),
-        Emulator("t4", memory=True, dry=True) as emulator,
-    ):
+    with modules_of_script(tmp_path), Emulator("t4", memory=True, dry=True) as emulator:
         exec(compile(HEAD + textwrap.dedent(HELD["list"][1]), str(tmp_path / "gone.py"), "exec"), space)
         (run,) = emulator.session().memory
     (held,) = run.holders

@@ -18,7 +18,7 @@ from gapless.emulation.memory.bounds import find_bound
 from gapless.emulation.memory.references import Edge, Walk, variables
 from gapless.emulation.memory.retained_tree import Leftover, RetainedTree
 from gapless.emulation.support.local import local
-from gapless.emulation.support.stacks import is_own, library_of
+from gapless.emulation.support.stacks import frames_of_script, is_own, library_of
 from gapless.model.memory import Holder
 from gapless.model.pace import MIN_REPEATS
 from gapless.model.source import SourceLine
@@ -127,11 +127,7 @@ def find_owners(
 def _root_names(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
     """Yield the names to begin from: of the program's running functions, of its modules, then of
     libraries."""
-    running: list[FrameType] = []
-    while frame is not None:
-        if not is_own(frame.f_code.co_filename):
-            running.append(frame)
-        frame = frame.f_back
+    running = frames_of_script(frame)
     users = [caller for caller in running if not library_of(caller.f_code.co_filename)]
     for caller in users:
         for name, value in variables(caller):

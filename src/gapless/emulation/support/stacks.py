@@ -128,6 +128,26 @@ def _until_script(lines: list[SourceLine]) -> list[SourceLine]:
     return lines
 
 
+def frames_of_script(frame: FrameType | None) -> list[FrameType]:
+    """Return `frame` and its callers without Gapless's own, up to the innermost script: those above run it.
+
+    A script is a module of the user's that is not imported.
+    """
+    frames: list[FrameType] = []
+    while frame is not None:
+        code, caller = frame.f_code, frame.f_back
+        if not is_own(code.co_filename):
+            frames.append(frame)
+            if code.co_name == "<module>" and not library_of(code.co_filename) and not _is_import(caller):
+                break
+        frame = caller
+    return frames
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+
+
 def is_own(file: str) -> bool:
     """Whether `file` is Gapless code that runs between the script and torch during an emulation."""
     return file.startswith(_OWN_PATHS)
