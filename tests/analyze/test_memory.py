@@ -31,6 +31,11 @@ for size in (8, 16, 1024):
 LOOKS = SWEEP.replace("torch.cuda.OutOfMemoryError", "RuntimeError as error").replace(
     "break", "assert 'out of memory' in str(error)"
 )
+CONDITION = """\
+if 'out of memory' in str(error):
+            continue
+        raise
+"""
 
 
 @pytest.mark.parametrize(
@@ -41,8 +46,20 @@ LOOKS = SWEEP.replace("torch.cuda.OutOfMemoryError", "RuntimeError as error").re
         (SWEEP.replace("torch.cuda.OutOfMemoryError", "ValueError"), False),
         (SWEEP.replace("torch.cuda.OutOfMemoryError", "RuntimeError"), False),
         (SWEEP.replace("    try:\n        run(size)\n", "    try:\n        pass\n") + "run(1024)\n", False),
+        (SWEEP.replace("break", "raise"), False),
+        (SWEEP.replace("break", "print('too large')\n        sys.exit(1)"), False),
+        (
+            LOOKS.replace("assert 'out of memory' in str(error)", "raise ValueError('out of memory: less')"),
+            False,
+        ),
+        (LOOKS.replace("assert 'out of memory' in str(error)", CONDITION), True),
+        (LOOKS.replace("assert 'out of memory' in str(error)", CONDITION.replace(" in ", " not in ")), False),
+        (SWEEP.replace("for size in (8, 16, 1024):", "if size > 0:").replace("break", "print()"), False),
     ],
-    ids=["error", "message", "another", "any", "elsewhere"],
+    ids=[
+        *("error", "message", "another", "any", "elsewhere", "raised again", "exit", "other words"),
+        *("by the message", "but not this message", "no loop goes on"),
+    ],
 )
 def test_a_sweep_that_handles_its_errors_is_said_to_carry_on(source, handled):
     line = next(n for n, text in enumerate(source.splitlines(), 1) if "run(" in text)
