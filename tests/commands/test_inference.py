@@ -9,10 +9,13 @@ import pytest
 from pages import Page
 
 from gapless.analyze.run.inference import waits_end_iterations
+from gapless.analyze.run.steps import find_steps
 from gapless.commands import main
 from gapless.model import SourceLine
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+
+from gapless.emulation.emulator import Emulator  # noqa: E402 - needs torch
 
 BEGIN = """\
 import torch
@@ -212,6 +215,22 @@ def test_syncs_end_iterations_only_where_there_are_no_modules_and_no_training(so
     own, library = SourceLine("infer.py", 1), SourceLine("/site/x/a.py", 1, library="x")
     assert waits_end_iterations((library, own), {"infer.py": source}.__getitem__) == alone
     assert not waits_end_iterations((library,), {}.__getitem__)
+
+
+@pytest.mark.parametrize("programme", [True, False])
+def test_syncs_without_work_before_them_end_no_iterations(programme):
+    """However many weights a loop copies to the GPU, and values another one prints."""
+    with Emulator("l4", programme=programme) as emulator:
+        emulator.core.recorder.ends_iteration = lambda stack: True
+        weights = [torch.ones(8, 8).cuda() for _ in range(20)]
+        for _ in range(5):
+            x = weights[0]
+            for weight in weights:
+                x = x @ weight
+            x.sum().item()
+        marks = emulator.session().marks
+    assert [mark.kind for mark in marks] == ["wait"] * 5
+    assert find_steps(marks).seen == 5
 
 
 def test_a_list_that_grows_is_named_with_its_line_in_words_of_its_own(write, python, capsys, tmp_path):

@@ -85,6 +85,7 @@ class ProgrammeRecorder:
         self._arrived: list[tuple[str, Shape]] = []
         self._tick = 0
         self._evaluates = False
+        self.launched = False  # kernels, in the current segment
         self._thread = get_ident()
         self._has_other_threads = False
         self._streams: dict[int, int] = {}
@@ -141,6 +142,7 @@ class ProgrammeRecorder:
             entry = _describe(func, args, kwargs, out, self.optimizing)
             number = self._new(shapes, msgspec.structs.replace(entry, line=line))
         self._add(number, at)
+        self.launched = True
 
     def wait(self, site: int, mechanism: str, detail: str, waits: int, nbytes: int, operator: str) -> None:
         """Record a wait of the host at the site of that number."""
@@ -169,6 +171,7 @@ class ProgrammeRecorder:
             entry = msgspec.structs.replace(entry, line=stacks.users_line())
         number = self._numbers.get(entry)
         self._add(self._new(entry, entry) if number is None else number, -1)
+        self.launched |= entry.kind in ("operator", "graph")
         return True
 
     def record_kernel(
@@ -280,7 +283,7 @@ class ProgrammeRecorder:
         """Begin the next segment at a mark that advances the tick."""
         self._segments.close(self._tick, self._evaluates, tuple(self._arrived))
         self._tick += 1
-        self._evaluates, self._events, self._arrived = False, {}, []
+        self._evaluates, self._events, self._arrived, self.launched = False, {}, [], False
 
     def finish(self) -> None:
         """Stop recording."""

@@ -106,7 +106,9 @@ class Recorder:
             listener(self._make_site(key))
         if self.between_marks is not None and not node:
             self.between_marks(self.duration())
-        if self.ends_iteration is not None and self.held is None and not node:
+        # What launches no kernels only prepares iterations: a loop that copies weights, one that prints.
+        launched = self.programme.launched if self.programme is not None else mechanism != "h2d"
+        if self.ends_iteration is not None and self.held is None and not node and launched:
             if site not in self._ending:
                 self._ending[site] = self.ends_iteration(stacks.resolve(stack))
             if self._ending[site]:
