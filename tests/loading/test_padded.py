@@ -55,6 +55,20 @@ def test_padding_by_collating_is_told_by_the_items(kind, left):
     assert sorted(padding.lengths) == sorted(LENGTHS * 6)
 
 
+def test_the_part_of_a_batch_that_is_padded():
+    """Boxes are next to nothing beside images; masks of whichever shape are as long as the text."""
+    ids = [pad_sequence(sequences(lengths), batch_first=True) for lengths in draws()]
+    images = [(table, torch.zeros(8, 3, 128, 128)) for table in ids]
+    text = [(table, table > 0, torch.zeros(8, 1, table.shape[1], table.shape[1])) for table in ids]
+    few, most = (
+        looked((sequences(lengths), batch) for lengths, batch in zip(draws(), batches, strict=True)).padding
+        for batches in (images, text)
+    )
+    assert few.part == pytest.approx(60 / (60 + 3 * 128 * 128))
+    assert few.saved < 0.01
+    assert (most.part, most.saved) == (1.0, 1 - most.left)
+
+
 @pytest.mark.parametrize("mask", ["mask", "inverted", "none", "pad-first"])
 def test_padding_within_the_items_is_told_by_a_mask_or_by_one_value_that_stands_nowhere_else(mask):
     batches = []

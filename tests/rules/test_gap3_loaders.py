@@ -70,7 +70,13 @@ class TestPadding:
         assert len(hit.evidence) == 2
         assert not hit.saves
 
-    @pytest.mark.parametrize("change", [{"share": 0.15}, {"sorted": 0.89}, {"sorted": -1.0}])
+    def test_no_more_than_its_part_of_the_batch(self):
+        use = msgspec.structs.replace(
+            fed(19, padding=msgspec.structs.replace(PADDED, part=0.5)), device=19 * MS
+        )
+        assert hits("GAP304", use)[0].saves == pytest.approx(8.5 * MS, rel=0.01)
+
+    @pytest.mark.parametrize("change", [{"share": 0.15}, {"sorted": 0.89}, {"sorted": -1.0}, {"part": 0.1}])
     def test_little_padding_and_padding_that_nothing_helps(self, change):
         assert not hits("GAP304", fed(padding=msgspec.structs.replace(PADDED, **change)))
         assert not hits("GAP304", fed())

@@ -32,12 +32,15 @@ class PaddingMeter:
         self._lengths: dict[str, list[int]] = defaultdict(list)
         self._places: dict[str, int] = defaultdict(int)
         self._rows: dict[str, int] = defaultdict(int)
+        self._alike: dict[str, int] = defaultdict(int)
+        self._values: dict[str, int] = defaultdict(int)
         self._out: set[str] = set()
         self._inside: set[str] = set()
         self._batch = 0
 
     def look(self, items: Any, batch: Any) -> None:
         """Record the lengths of the `items` in `batch`, if they can be determined."""
+        tensors = [tensor for _, tensor in fields_of(batch) if not tensor.is_nested]
         fields = [field for field in fields_of(batch) if _is_sequence(field[1])]
         self._batch = max(self._batch, max((len(tensor) for _, tensor in fields), default=0))
         for name, tensor in fields:
@@ -57,6 +60,8 @@ class PaddingMeter:
             self._lengths[name] += item_lengths
             self._places[name] += tensor.shape[0] * tensor.shape[1]
             self._rows[name] += tensor.shape[0]
+            self._alike[name] += sum(each.numel() for each in tensors if tensor.shape[1] in each.shape[1:])
+            self._values[name] += sum(each.numel() for each in tensors)
 
     @property
     def padding(self) -> Padding | None:
@@ -83,6 +88,7 @@ class PaddingMeter:
             lengths=tuple(lengths),
             batch=self._batch,
             inside=name in self._inside,
+            part=self._alike[name] / self._values[name],
         )
         return _with_alternatives(result) if share > 0 else result
 

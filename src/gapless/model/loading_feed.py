@@ -33,7 +33,8 @@ class Padding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     items, in the order in which they came, and `batch` how many make one. `dynamic` would be the share with
     each batch padded to its own longest item, `sorted` with items of like length in a batch, both rounded up
     to multiples of 8, and `fixed` with every item padded to the next of `edges` (-1: too few lengths to
-    tell). `inside` says that the items come padded, so that collating them is not what does it.
+    tell). `inside` says that the items come padded, so that collating them is not what does it. `part` is the
+    share of the batch's values that are padded like this field: in tensors that have its length, too.
     """
 
     field: str = ""
@@ -46,6 +47,7 @@ class Padding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     edges: tuple[int, ...] = ()
     fixed: float = -1.0
     inside: bool = False
+    part: float = 1.0
 
     @property
     def mean(self) -> float:
@@ -54,8 +56,13 @@ class Padding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def left(self) -> float:
-        """The share of the batch's elements that remains when items of like length are batched together."""
+        """The share of the field's elements that remains when items of like length are batched together."""
         return (1.0 - self.share) / (1.0 - self.sorted) if 0 <= self.sorted < 1 else 1.0
+
+    @property
+    def saved(self) -> float:
+        """The share of the whole batch's values that then goes."""
+        return self.part * (1.0 - self.left)
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -10,7 +10,8 @@ from gapless.model.loading_feed import Padding
 from gapless.model.wording import number, percent
 
 _MIN_PADDING_SHARE, _MIN_SAVED_SHARE = 0.2, 0.15
-"""Share of a batch that is padding, and share that could be saved, from which it is reported."""
+"""Share of a sequence field that is padding, and share of the batch's values that could be saved, from which
+it is reported: boxes beside images, however padded, are next to nothing of what the GPU computes."""
 
 
 class PaddingWaste(LoaderRule):
@@ -55,10 +56,10 @@ class PaddingWaste(LoaderRule):
 
     def of_loader(self, use: LoaderUse) -> Iterator[Hit]:
         padding = use.fetch.padding if use.fetch is not None else None
-        if padding is None or padding.share < _MIN_PADDING_SHARE or 1 - padding.left < _MIN_SAVED_SHARE:
+        if padding is None or padding.share < _MIN_PADDING_SHARE or padding.saved < _MIN_SAVED_SHARE:
             return
         # Nothing but the GPU's own work gets less.
-        saves = round(min(use.device, use.step.likely) * (1 - padding.left))
+        saves = round(min(use.device, use.step.likely) * padding.saved)
         evidence = tuple(_evidence(padding, priced=saves > 0))
         yield Hit(evidence=evidence, remedy=_remedy(padding), saves=saves, steps=1)
 
