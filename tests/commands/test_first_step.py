@@ -71,6 +71,18 @@ def test_a_script_that_a_launcher_should_start_is_told_how(message, world, hinte
     assert found.verdict.sentence.endswith(hint) == hinted
 
 
+@pytest.mark.parametrize("table", ["os.environ", "{}"])
+def test_a_key_that_is_no_environment_variable_has_nothing_to_do_with_ranks(table, write, python):
+    """Of the same name: a column of results, say. What is advised is enough."""
+    write("train.py", f"import os\nimport torch\nx = torch.ones(3).cuda()\nprint({table}['RANK'], x.sum())\n")
+    text = " ".join(python("-m", "gapless", "check", "-q", "train.py").stdout.split())
+    assert ("--world-size" in text) == (table == "os.environ")
+    if table == "os.environ":
+        assert (
+            "KeyError" not in python("-m", "gapless", "check", "-q", "--world-size", "2", "train.py").stdout
+        )
+
+
 @pytest.mark.parametrize(
     ("ending", "said"),
     [

@@ -328,4 +328,4 @@ def ending_of(error: BaseException | None, *, enough: bool) -> Ending:
         )
     if isinstance(error, KeyboardInterrupt):
         return Ending(how="interrupted", status=128 + signal.SIGINT)
-    return Ending(how="error", status=1, message=failure.message(error))
+    return failure.ending(error)

@@ -10,6 +10,7 @@ import traceback
 from types import TracebackType
 
 from gapless.capture.stopping import chain
+from gapless.model import Ending
 
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:\w+\.)*\w+: ")
@@ -95,6 +96,19 @@ def place(error: BaseException, folder: str) -> str:
 
 def _within(file: str, folder: str) -> bool:
     return file.startswith(folder + os.sep) and "site-packages" not in file[len(folder) :]
+
+
+def ending(error: BaseException, where: str = "") -> Ending:
+    """Return how a script ended that failed with `error` at the line `where`."""
+    links = _links(error.__traceback__)
+    innermost = links[-1].tb_frame.f_globals.get("__name__") if links else "os"
+    return Ending(
+        how="error",
+        status=1,
+        message=message(error),
+        where=where,
+        of_environment=not isinstance(error, KeyError) or innermost == "os",
+    )
 
 
 def message(error: BaseException) -> str:

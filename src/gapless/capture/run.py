@@ -202,5 +202,4 @@ class _Runner:
         failure.show(error, self.own_frames)
         if isinstance(error, KeyboardInterrupt):
             return Ending(how="interrupted", status=INTERRUPTED)
-        where = failure.place(error, self.folder)
-        return Ending(how="error", status=1, message=failure.message(error), where=where)
+        return failure.ending(error, failure.place(error, self.folder))

@@ -50,13 +50,15 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `how`: ``finished``, ``enough-steps`` (stopped by Gapless), ``exit`` (``sys.exit``), ``error``,
     ``interrupted`` or ``not-emulated``. `status` is the exit status the script itself asked for, `where` the
-    line at which it failed (``train.py:31``).
+    line at which it failed (``train.py:31``). `of_environment` is false if a key is missing that is no
+    environment variable.
     """
 
     how: Literal["finished", "enough-steps", "exit", "error", "interrupted", "not-emulated"] = "finished"
     status: int = 0
     message: str = ""
     where: str = ""
+    of_environment: bool = True
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

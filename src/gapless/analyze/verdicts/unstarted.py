@@ -53,7 +53,8 @@ _MISSING = re.compile(
 
 def _needs_launcher(report: Report) -> bool:
     """Whether the run failed because a launcher's environment variables are missing."""
-    return report.environment.world_size <= 1 and _MISSING.search(report.ending.message) is not None
+    alone, ending = report.environment.world_size <= 1, report.ending
+    return alone and ending.of_environment and _MISSING.search(ending.message) is not None
 
 
 def ending_words(report: Report) -> tuple[str, str] | None:
