@@ -104,7 +104,19 @@ def test_waits_bear_their_findings(tmp_path):
     assert {one["name"] for one in waits} <= set(marks)
     assert all(one["args"]["instead"] for one in waits)
     named = {one["args"]["name"] for one in ours if one["name"] == "thread_name"}
-    assert {"steps", "GPU idle, and why", "findings (where they cost most)"} <= named
+    assert {"training steps", "GPU idle, and why", "findings (where they cost most)"} <= named
+
+
+def test_steps_of_a_profile_without_training_are_steps(tmp_path):
+    path, inference = tmp_path / "trace.json", Trace()
+    for number in range(4):
+        inference.step(number, 1000 * number, 900)
+        inference.launch("gemm", 1000 * number + 10, kernel=(1000 * number + 100, 500))
+    path.write_bytes(inference.text())
+    ours, _ = marked(path, tmp_path / "seen.json")
+    tracks = {event["args"]["name"] for event in ours if event["name"] == "thread_name"}
+    assert "steps" in tracks
+    assert "training steps" not in tracks
 
 
 @pytest.mark.parametrize("piece", [7, 300, 1 << 20])

@@ -108,13 +108,17 @@ def _steps(profile: Profile, clock: _Clock) -> Iterator[Json]:
     steps = profile.steps
     if steps.source == "span":
         return
-    yield from _track(_STEP_THREAD, "steps")
+    yield from _track(_STEP_THREAD, "training steps" if _trains(profile) else "steps")
     for number, (start, end) in enumerate(zip(steps.start, steps.end, strict=True)):
         name = steps.names[number] if number < len(steps.names) else f"step {number}"
         args: Json = {}
         if number < len(steps.busy) and end > start:
             args["GPU busy"] = f"{100 * steps.busy[number] / (end - start):.1f} %"
         yield _slice(clock, _STEP_THREAD, name, start, end, args)
+
+
+def _trains(profile: Profile) -> bool:
+    return any(phase.name in ("backward", "optimizer") and phase.host for phase in profile.phases)
 
 
 def _title(finding: Finding, style: Style) -> str:
