@@ -253,6 +253,15 @@ def test_a_device_that_idles_a_fifth_of_the_time_is_not_what_limits(length: floa
     assert find_limiter(now) == limits
 
 
+@pytest.mark.parametrize("gap", [1, 3, 6])
+def test_a_full_queue_is_the_devices_limit_however_long_it_takes_between_kernels(gap: int) -> None:
+    trace = Trace()
+    for number in range(400):
+        trace.launch("gemm", 5 * number, kernel=(10 + (20 + gap) * number, 20))
+    trace.wait(2050, (20 + gap) * 400 - 2040)
+    assert find_limiter(model(trace).replay()) == "device"
+
+
 def test_a_device_between_two_kernels_that_are_queued_does_not_idle() -> None:
     trace = Trace()
     trace.launch("gemm", 0, kernel=(6, 400))

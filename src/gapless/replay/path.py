@@ -19,7 +19,8 @@ MIN_BUSY_SHARE = 0.8
 which the device idles a third of the time can still lie behind its work.
 """
 MAX_QUEUE_GAP_NS = 2_200
-"""Up to this time between two operations the device does not idle: the second was queued."""
+"""Up to this time between two operations, or up to that between queued ones in the profile if it is longer,
+the device does not idle: the second was queued."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def busy_share(outcome: ReplayOutcome) -> float:
     first = outcome.model.timeline.span[0]
     reached = np.maximum.accumulate(np.concatenate([[first], end[order]]))
     idle = np.append(start[order], first + outcome.span) - reached
-    return 1.0 - float(idle[idle > MAX_QUEUE_GAP_NS].sum()) / outcome.span
+    queued = np.append(outcome.model.launches.gap[order], 0)
+    return 1.0 - float(idle[idle > np.maximum(queued, MAX_QUEUE_GAP_NS)].sum()) / outcome.span
 
 
 def critical_path(outcome: ReplayOutcome) -> CriticalPath:
