@@ -18,6 +18,11 @@ _TENSORS_OF_A_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36}
 _FEWEST_TENSORS_OF_A_LAUNCH = 30
 """Of a launch with five lists or more."""
 
+_REDUCTIONS = ("_foreach_norm", "_foreach_max", "_foreach_powsum")
+"""Operators that read one list and write a number for each of its tensors."""
+_MOST_LISTS = 4
+"""No operator but the fused optimizers reads more."""
+
 
 class _Fused(NamedTuple):
     """Lists that a fused optimizer is given, those of them with an element for each of the parameters, and
@@ -60,7 +65,7 @@ def listed(entry: Entry, stem: str) -> Listed:
     Listed(kernels=1, blocks=1, doubles=119168.0, cold=0.0)
     """
     fused = _FUSED.get(stem)
-    lists = fused.lists if fused is not None else _lists(entry)
+    lists = fused.lists if fused is not None else _lists(entry, stem)
     tensors = max(entry.tensors // lists, 1)
     elements = entry.elements // (fused.whole if fused is not None else lists)
     blocks = max(tensors, -(-elements // CHUNK))
@@ -72,8 +77,8 @@ def listed(entry: Entry, stem: str) -> Listed:
     return Listed(launches * (2 if stem == "_foreach_norm" else 1), blocks, doubles, cold)
 
 
-def _lists(entry: Entry) -> int:
-    """Return how many lists are read for each one written; norms write next to nothing."""
-    if not entry.writes or entry.reads > 8 * entry.writes:
+def _lists(entry: Entry, stem: str) -> int:
+    """Return how many lists are read for each one written; reductions write next to nothing."""
+    if not entry.writes or stem in _REDUCTIONS:
         return 1
-    return max(round(entry.reads / entry.writes), 1)
+    return min(max(round(entry.reads / entry.writes), 1), _MOST_LISTS)
