@@ -309,12 +309,12 @@ def test_no_byte_is_looked_at_without_end(piece: bytes, monkeypatch: pytest.Monk
             looked += len(data)
             return self.decoder.decode(data)
 
-    class Counted(repair.Format):
+    class Counted(repair.EventDecoders):
         def __init__(self, exact: bool = False) -> None:
             super().__init__(exact)
             self.decode_event = self.decode_all = self.many_loosely = None  # type: ignore[assignment]
             for name in ("decode_event", "decode_all", "many_loosely"):
-                setattr(self, name, Counting(getattr(repair.Format(exact), name)))
+                setattr(self, name, Counting(getattr(repair.EventDecoders(exact), name)))
 
     class Scanner(json.JSONDecoder):
         def raw_decode(self, text: str, idx: int = 0) -> tuple[Any, int]:

@@ -102,7 +102,7 @@ def with_workspaces(run: MemoryRun, recorded_on: str, card: Card) -> MemoryRun:
 
 
 def _estimate_on(card: Card, session: Session, steps: Steps) -> Estimate | None:
-    """Estimate the same program on `card` from its data sheet."""
+    """Estimate the session's program on `card` from its data sheet; None if it recorded no program."""
     programme = session.programme
     if programme is None:
         return None

@@ -93,7 +93,7 @@ def allocate(machine: Machine, op: Op) -> SharedRoom:
 
 
 def room_contents(machine: Machine, room: SharedRoom) -> Tensor:
-    """Return the elements in a room."""
+    """Read all elements of `room` in shared memory, for each program."""
     return gather_elements(machine, room.pointers(), None, dtype_of(room.base.element))
 
 

@@ -18,7 +18,7 @@ def is_target(name: str) -> bool:
 
 
 def script_words(name: str) -> tuple[str, ...]:
-    """Split a script and its arguments (``train.py``, ``"train.py --epochs 1"``); () if `name` is none."""
+    """Split a script and its arguments (``train.py``, ``"train.py --epochs 1"``); () for other names."""
     if name.endswith(".py"):
         return (name,)
     try:

@@ -95,14 +95,14 @@ def prove(wishes: CompareOptions) -> Proof:
         raise UsageError(f"inputs are needed: --inputs losses.py:batches, or inputs=…: {HOW_TO_GIVE_INPUTS}")
     with keep_generators():
         try:
-            return _Comparison(Setup(wishes, None)).proof()
+            return _ComparisonRun(Setup(wishes, None)).proof()
         except NeedsGpu:
             with Emulator(wishes.gpu, programme=True) as emulator:
-                return _Comparison(Setup(wishes, emulator)).proof()
+                return _ComparisonRun(Setup(wishes, emulator)).proof()
 
 
-class _Comparison:
-    """One comparison while it runs."""
+class _ComparisonRun:
+    """Runs both sides of a comparison; notes what happens on the way."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

@@ -55,7 +55,7 @@ def describe_line(line: SourceLine | None, code: bool = True) -> str:
 
 
 def describe_access(access: Access, did: str) -> str:
-    """Return ``train.py:10 `y = x * 2` writes it on stream 1``."""
+    """Return ``train.py:10 `y = x * 2` writes it on stream 1``; `did` is the words ``writes it``."""
     operation = f" ({access.what})" if access.what and "copy" not in access.what else ""
     return f"{describe_line(access.line)} {did} on {access.where}{operation}"
 

@@ -176,6 +176,7 @@ class TimelineBuilder:
 
     @property
     def groups(self) -> tuple[str, ...]:
+        """The names of the process groups of collectives, in the order of their numbers in `work`."""
         return tuple(self._groups)
 
     # Times --------------------------------------------------------------------------------------------------
@@ -295,7 +296,7 @@ class TimelineBuilder:
         return spans
 
     def window(self) -> tuple[int, int] | None:
-        """When the recording began and ended by the profiler's mark, in nanoseconds since `zero`; or None."""
+        """Start and end of the recording as the profiler marks them, in ns since `zero`; or None."""
         _, start, end = self._valid_spans("trace", self.window_ends)
         return (int(start.min()), int(end.max())) if len(end) else None
 

@@ -13,7 +13,7 @@ from gapless.files.foreign import identify_foreign
 from gapless.files.kinds import HEAD
 from gapless.trace import refusal
 from gapless.trace.events import Event
-from gapless.trace.repair import BETWEEN, ERRORS, Damage, Format, end_of_value, salvage
+from gapless.trace.repair import BETWEEN, ERRORS, Damage, EventDecoders, end_of_value, salvage
 
 CHUNK = 1 << 20
 """Bytes read at once."""
@@ -91,7 +91,7 @@ class _Reader:
         self._rest = rest
         self._name = name
         self._size = size
-        self._form = Format()
+        self._form = EventDecoders()
 
     def events(self) -> Iterator[list[Event]]:
         left, again = self.begin(), b""
@@ -156,7 +156,7 @@ class _Reader:
                 if other is not None:
                     raise UnreadableInput(other.refusal(self._name))
                 self._rest.before = buffer[:start]
-                self._form = Format(exact=_EXACT.search(buffer[: 1 << 20]) is not None)
+                self._form = EventDecoders(exact=_EXACT.search(buffer[: 1 << 20]) is not None)
                 self._rest.first = buffer[start : start + _FIRST_BYTES]
                 return buffer[start:]
             searched = max(0, len(buffer) - _WINDOW)

@@ -46,14 +46,16 @@ _MAX_EVENT_CHARS = 1 << 20
 """Longer events are given up."""
 
 
-class Format:
-    """The decoders of a file: of the usual events or of the exact ones."""
+class EventDecoders:
+    """The JSON decoders for the events of a file; with `exact` for times that need decimals."""
 
     def __init__(self, exact: bool = False) -> None:
         kind: Any = ExactEvent if exact else TraceEvent
         self.exact = exact
         self.decode_all: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[kind])
-        self.many_loosely: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[kind], strict=False)
+        self.decode_loosely: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(
+            list[kind], strict=False
+        )
         self.decode_event: msgspec.json.Decoder[Event] = msgspec.json.Decoder(kind)
 
 
@@ -88,13 +90,13 @@ def end_of_value(error: Exception) -> int:
     return int(match.group(1)) - 1 if match else -1
 
 
-def salvage(data: bytes, last: bool, damage: Damage, form: Format) -> Salvaged:
+def salvage(data: bytes, last: bool, damage: Damage, form: EventDecoders) -> Salvaged:
     """Read the events in `data`, which begins with an event and, unless it is the `last`, ends after a
     comma."""
     cleaned = _clean(data, damage)
     if not last:
         try:
-            events = form.many_loosely.decode(b"[" + cleaned.rstrip(b" ,") + b"]")
+            events = form.decode_loosely.decode(b"[" + cleaned.rstrip(b" ,") + b"]")
         except ERRORS:
             pass
         else:
@@ -126,7 +128,7 @@ def _visible_length(text: str) -> int:
 class _EventSplitter:
     """Splits a piece of a file where one event seems to end and another to begin."""
 
-    def __init__(self, data: bytes, last: bool, damage: Damage, form: Format) -> None:
+    def __init__(self, data: bytes, last: bool, damage: Damage, form: EventDecoders) -> None:
         self._data = data
         self._last = last
         self._damage = damage
@@ -192,7 +194,7 @@ class _EventSplitter:
 class _LenientReader:
     """Reads events from text that may be damaged anywhere."""
 
-    def __init__(self, text: str, damage: Damage, form: Format) -> None:
+    def __init__(self, text: str, damage: Damage, form: EventDecoders) -> None:
         self._text = text
         self._damage = damage
         self._exact = form.exact

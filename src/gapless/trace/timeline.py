@@ -237,8 +237,8 @@ class Timeline:
         ends = [int(table.end.max()) for table in (self.host, self.work) if len(table)]
         return (min(starts), max(ends)) if starts else (0, 0)
 
-    def named(self, *wanted: str) -> Ints:
-        """Return the positions in `names` of those of these names that occur."""
+    def positions_of_names(self, *wanted: str) -> Ints:
+        """Return the position in `names` of each of `wanted` that occurs there."""
         numbers = self._numbers
         return np.array([numbers[name] for name in wanted if name in numbers], np.int64)
 

@@ -174,6 +174,7 @@ def _same_elements(
 
 
 def _sample_indices(low: int, high: int) -> range | list[int]:
+    """Return the integers from `low` to below `high`; if too many, evenly spaced ones with both ends."""
     count = high - low
     if count <= _MAX_SAMPLES:
         return range(low, high)

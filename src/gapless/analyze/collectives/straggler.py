@@ -205,7 +205,7 @@ def _per_step(profile: Profile, entries: Iterable[tuple[AmountKey, int]]) -> Amo
 
 
 def _idle_reasons(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
-    """Return places where the slow rank's device idles longer, except for waiting for its peers."""
+    """Return a reason for each place where `slow` idles longer, except for waiting for its peers."""
     sites = {_cost_key(cost): cost.site for cost in reversed(slow.costs)}
 
     def amounts(profile: Profile) -> Amounts:
@@ -224,7 +224,7 @@ def _idle_reasons(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
 
 
 def _line_reasons(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
-    """Return places that launch more GPU work than on the other ranks."""
+    """Return a reason for each source line that launches more GPU work on `slow` than on its peers."""
     sites: dict[AmountKey, Site] = {(_place_text(line.site),): line.site for line in slow.lines}
 
     def amounts(profile: Profile) -> Amounts:
@@ -238,7 +238,7 @@ def _line_reasons(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
 
 
 def _phase_reasons(slow: Profile, peers: Sequence[Profile]) -> list[Reason]:
-    """Return phases that take longer, on the host or on the device."""
+    """Return a reason for each phase that takes longer on the host or on the device, longest first."""
     reasons = []
     for place, processor in (("device", "GPU"), ("host", "CPU")):
 

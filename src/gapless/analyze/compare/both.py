@@ -29,7 +29,7 @@ class ProfilePair(NamedTuple):
         return self.before.steps.count, self.after.steps.count
 
     def measure(self, name: str, pick: Callable[[Profile], float], unit: Unit = "ns") -> Measure:
-        """Return what `pick` returns for each profile, divided by its number of steps."""
+        """Compare what `pick` returns for both profiles: per step, or undivided if `per` is "trace"."""
         divisors = self.divisors
         return Measure(
             name=name, before=pick(self.before) / divisors[0], after=pick(self.after) / divisors[1], unit=unit

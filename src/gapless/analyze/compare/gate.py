@@ -8,8 +8,8 @@ from gapless.model.comparison import Comparison, FindingChange
 def find_regressions(comparison: Comparison, max_percent: float) -> tuple[FindingChange, ...]:
     """Return the findings that are new, and in sessions those with more syncs per step.
 
-    With `max_percent`, findings of sessions count only if they add more than that percentage of a step's
-    syncs. Profiles report findings only above some size, so a new one says little about what it adds.
+    With `max_percent` above 0, findings of sessions count only if they add more than that percentage of a
+    step's syncs. Profiles report findings only above some size, so a new one says little about what it adds.
     """
     return tuple(
         row

@@ -284,7 +284,7 @@ def _describe(
         blocked=answer.blocked,
         saved=answer.reach(answer.replayed.all, lambda savings: savings.all),
         looked_at=looked_at,
-        calibrated=times.calibrated,
+        calibrated=times.calibration_path,
         covered=times.covered(order),
         assumptions=assumptions,
         reasons=tuple(_reasons(answer, measured)),

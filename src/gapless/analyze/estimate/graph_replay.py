@@ -18,14 +18,16 @@ from gapless.replay.model import ReplayRefusal
 
 
 class ReplaySavings(NamedTuple):
-    """The current step, and what is saved by a replay of each part, and of all parts."""
+    """The length of a step, and the time saved by replaying each part, or everything, as a graph."""
 
     step: Range
     each: tuple[Range, ...]
     whole: Range
 
 
-class _Spans(NamedTuple):
+class _StepLengths(NamedTuple):
+    """The length of a step in nanoseconds on the likely machine, and on each drawn one."""
+
     likely: float
     drawn: list[float]
 
@@ -42,14 +44,13 @@ def replay_savings(
     whole = _step_lengths(programme, capture_part(step, everything), times)
     return ReplaySavings(
         interval(now.likely, now.drawn),
-        tuple(_saved(now, spans) for spans in each_spans if spans is not None),
-        _saved(now, whole) if whole is not None else Range(),
+        tuple(_savings_between(now, spans) for spans in each_spans if spans is not None),
+        _savings_between(now, whole) if whole is not None else Range(),
     )
 
 
 def capture_part(step: Step, part: Sequence[int]) -> Step:
-    """Return `step` with the entries at these positions in one graph, launched where the last of them
-    is."""
+    """Return `step` with the entries at these positions in one graph, launched at the last of them."""
     if not part:
         return step
     inside = set(part)
@@ -64,8 +65,8 @@ def capture_part(step: Step, part: Sequence[int]) -> Step:
     return tuple(entries)
 
 
-def _step_lengths(programme: Programme, step: Step, times: Times) -> _Spans | None:
-    """Return the length of a step in the likely machine, and in each drawn one."""
+def _step_lengths(programme: Programme, step: Step, times: Times) -> _StepLengths | None:
+    """Run `step` on the likely machine and on each drawn one; None if it cannot be run."""
     order = choose_steps([step])
     timed = [[times.timed(entry) for entry in step_] for step_ in order]
     answer = run_and_model(timed, programme.gpu, times.host)
@@ -78,10 +79,10 @@ def _step_lengths(programme: Programme, step: Step, times: Times) -> _Spans | No
         model.spans(ReplayChange(pace=pace))([no_rows])[0] / count
         for pace in draw_machines(entries_of_work, times.doubt, times.host_doubt)
     ]
-    return _Spans(model.span() / count, drawn)
+    return _StepLengths(model.span() / count, drawn)
 
 
-def _saved(now: _Spans, then: _Spans) -> Range:
-    """Return what is saved, machine by machine."""
+def _savings_between(now: _StepLengths, then: _StepLengths) -> Range:
+    """Return the time that `then` saves over `now`, each drawn machine compared with itself."""
     drawn = [max(before - after, 0.0) for before, after in zip(now.drawn, then.drawn, strict=True)]
     return interval(max(now.likely - then.likely, 0.0), drawn)

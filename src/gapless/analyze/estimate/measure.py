@@ -284,7 +284,10 @@ def index_measurements(
 def _family_factors(
     factors: Mapping[str, float], guessed: Mapping[str, list[float]], families: Mapping[str, str]
 ) -> dict[str, float]:
-    """Return the factors of families: the mean of their operators', weighted by time."""
+    """Return how many times as long as guessed each family takes, within `MAX_FAMILY_FACTOR` either way.
+
+    It is the mean of its operators' `factors`, weighted by the time `guessed` for all their calls.
+    """
     measured: defaultdict[str, float] = defaultdict(float)
     without: defaultdict[str, float] = defaultdict(float)
     for name, factor in factors.items():

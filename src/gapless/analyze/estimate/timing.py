@@ -45,7 +45,8 @@ class Times:
     _known: dict[Entry, TimedEntry] = field(default_factory=dict)
 
     @property
-    def calibrated(self) -> str:
+    def calibration_path(self) -> str:
+        """The profile whose times are used; empty if none is."""
         return self.calibration.path if self.calibration else ""
 
     @property

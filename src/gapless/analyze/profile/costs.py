@@ -124,6 +124,7 @@ class _Sites:
         self._known: dict[tuple[Cause, int], tuple[Site, str]] = {}
 
     def of(self, cause: Cause, code: int) -> tuple[Site, str]:
+        """Return the site and the described place of the calls with `code`, as a cause of idle time."""
         key = (cause, code)
         if key not in self._known:
             self._known[key] = self._make(cause, self._row[code])

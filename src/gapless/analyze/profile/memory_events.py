@@ -265,7 +265,7 @@ def _driver_calls(timeline: Timeline) -> tuple[DriverCalls, ...]:
     """Count the calls that take memory from the driver or give it back, by name."""
     host = timeline.host
     calls = []
-    for number in timeline.named(*sorted(_DRIVER_CALLS)).tolist():
+    for number in timeline.positions_of_names(*sorted(_DRIVER_CALLS)).tolist():
         rows = (host.kind == HostKind.CALL) & (host.name == number)
         if rows.any():
             taken = int((host.end[rows] - host.start[rows]).sum())

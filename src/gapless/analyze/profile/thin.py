@@ -16,7 +16,7 @@ _CELL_SIZE = 8
 class Bars(Table):
     """Spans on lines, ordered by line, then start.
 
-    `name` says what each is, `count` how many spans it stands for and `busy` their total length.
+    `name` numbers what each is, `count` how many spans it stands for and `busy` their total length.
     """
 
     line: Ints

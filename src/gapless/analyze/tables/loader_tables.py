@@ -74,15 +74,16 @@ def _lines(diagnosis: Diagnosis) -> Table:
 
 
 def _settings(diagnosis: Diagnosis) -> Table:
-    """Return the prediction of each setting; usual ones are shown, others folded."""
+    """Return the prediction of each setting; usual, advised and current ones are shown, others folded."""
     special = [prediction for prediction in (diagnosis.advised, diagnosis.now) if prediction is not None]
 
-    def usual(prediction: Prediction) -> bool:
-        named = any(is_same_setting(prediction, other) for other in special)
-        return not prediction.setting.workers or prediction.setting.prefetch == _USUAL_PREFETCH or named
+    def is_shown(prediction: Prediction) -> bool:
+        setting = prediction.setting
+        is_usual = not setting.workers or setting.prefetch == _USUAL_PREFETCH
+        return is_usual or any(is_same_setting(prediction, other) for other in special)
 
-    order = sorted(diagnosis.predictions, key=lambda prediction: not usual(prediction))
-    shown = sum(usual(prediction) for prediction in diagnosis.predictions)
+    order = sorted(diagnosis.predictions, key=lambda prediction: not is_shown(prediction))
+    shown = sum(is_shown(prediction) for prediction in diagnosis.predictions)
     rows = (_setting(prediction, diagnosis) for prediction in order)
     columns = "prefetch | step | waiting | ready | first batch | memory | <"
     bounds = ", ".join(

@@ -26,10 +26,10 @@ def tables(proof: Proof) -> tuple[Table, ...]:
     results = [
         _sides(proof),
         _differences(proof),
-        _outside(proof),
+        _outside_contract(proof),
         _costs(proof),
         _times(proof),
-        _where(proof),
+        _waits(proof),
         _cases(proof),
     ]
     results += [_sweep(proof.sweep)] if proof.sweep is not None else []
@@ -59,8 +59,8 @@ def _differences(proof: Proof) -> Table:
     return table("Not the same", "<", rows, shown=3, rest="more", where="before")
 
 
-def _outside(proof: Proof) -> Table:
-    """Return the differences outside the contract."""
+def _outside_contract(proof: Proof) -> Table:
+    """Return the differences in cases outside the contract."""
     rows = [
         Row((case.name, f"{describe_difference(mismatch)}; {case.why}"), "dim")
         for case in proof.cases
@@ -139,7 +139,7 @@ def _timing_rows(time: Timing) -> Iterator[Row]:
         yield _measure("    at most (95 %)", before.high, after.high, "ns")
 
 
-def _where(proof: Proof) -> Table:
+def _waits(proof: Proof) -> Table:
     """List where the original waits; where the new code waits is in its findings."""
     rows = [
         Row(

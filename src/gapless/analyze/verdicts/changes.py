@@ -99,7 +99,7 @@ def action_of(finding: Finding) -> str:
 
 
 def _remaining_syncs(finding: Finding) -> int:
-    """Return syncs that remain in each phase: what was read many times is read once, at its end."""
+    """Return how many syncs per phase the rule's own change leaves, such as one read at its end."""
     own_rule = rule(finding.code)
     return (
         own_rule.leaves

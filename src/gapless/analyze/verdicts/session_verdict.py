@@ -122,7 +122,7 @@ def _per(report: Report) -> str:
 
 
 def _late_loader(report: Report) -> Finding | None:
-    """Return the finding of the loader that makes steps wait longest, if it has a price."""
+    """Return the priced finding of the loader that makes steps wait longest; None if there is none."""
     inputs = [
         finding for finding in report.findings if finding.code.startswith("GAP3") and not _at_most(finding)
     ]

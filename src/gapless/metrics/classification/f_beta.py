@@ -38,7 +38,7 @@ class FBeta(CountScore):
 
 
 class BinaryFBetaScore(FBeta, BinaryScore):
-    """F-beta."""
+    """The harmonic mean of precision and recall, in which recall weighs `beta` times as much."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class BinaryFBetaScore(FBeta, BinaryScore):
 
 
 class MulticlassFBetaScore(FBeta, MulticlassScore):
-    """F-beta."""
+    """The harmonic mean of precision and recall, in which recall weighs `beta` times as much."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class MulticlassFBetaScore(FBeta, MulticlassScore):
 
 
 class MultilabelFBetaScore(FBeta, MultilabelScore):
-    """F-beta."""
+    """The harmonic mean of precision and recall, in which recall weighs `beta` times as much."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class MultilabelF1Score(FBeta, MultilabelScore):
 
 
 class FBetaScore(ScoreTask):
-    """F-beta of a task."""
+    """The harmonic mean of precision and recall of a task, in which recall weighs `beta` times as much."""
 
     defaults: ClassVar = {"beta": 1.0, **ScoreTask.defaults}
 

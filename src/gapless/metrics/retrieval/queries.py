@@ -30,7 +30,7 @@ class Ranking(NamedTuple):
         totals = torch.zeros(values.shape, dtype=wide, device=values.device)
         return totals.scatter_add_(0, self.query, (values * self.kept).to(wide))
 
-    def count_down_to(self, hits: Tensor) -> Tensor:
+    def count_from_top(self, hits: Tensor) -> Tensor:
         """Return how many of the bools `hits` are at each document or above it in its query, ``[N]``."""
         total = (hits & self.kept).cumsum(0)
         first = torch.where(self.rank == 0, total - (hits & self.kept).long(), 0)

@@ -20,7 +20,7 @@ class RetrievalMAP(TopKMetric):
 
     def scores(self, ranking: Ranking) -> Tensor:
         hits = self.gains(ranking) > 0
-        precision = ranking.count_down_to(hits).double() / (ranking.rank + 1)
+        precision = ranking.count_from_top(hits).double() / (ranking.rank + 1)
         return divide_or_zero(ranking.sum_per_query(precision * hits), ranking.sum_per_query(hits.double()))
 
 
@@ -32,7 +32,7 @@ class RetrievalMRR(TopKMetric):
 
     def scores(self, ranking: Ranking) -> Tensor:
         hits = self.gains(ranking) > 0
-        first = hits & (ranking.count_down_to(hits) == 1)
+        first = hits & (ranking.count_from_top(hits) == 1)
         return ranking.sum_per_query(first.double() / (ranking.rank + 1))
 
 
