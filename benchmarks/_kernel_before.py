@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from gapless.analyze.kernel_times.device_work import DeviceWork
 from gapless.analyze.kernel_times.durations import peak
-from gapless.analyze.kernel_times.operator_work import Work, work
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.programme import Entry, Gpu
 
 # Nanoseconds of start-up, shares of the data sheet's memory bandwidth and arithmetic.
@@ -26,24 +27,28 @@ def kernel_time_before(entry: Entry, gpu: Gpu) -> float:
     start, memory, arithmetic = SHARES[request.family]
     start *= 1 + 0.7 * (request.kernels - 1)
     # Version 0.1 counted elements of backward passes once.
-    moving = (entry.reads + entry.writes if entry.backward else request.moved) / (gpu.bandwidth * memory)
+    moving = (entry.reads + entry.writes if entry.backward else request.bytes_moved) / (
+        gpu.bandwidth * memory
+    )
     if _is_misaligned(entry, request):
         moving *= 2.0
     if not request.flops:
         return start + moving
-    flops = request.flops / (2.25 if request.winograd else 1.0)
+    flops = request.flops / (2.25 if request.winograd_products else 1.0)
     return start + max(
         moving, flops / (peak(gpu, request.unit) * 1e3 * arithmetic) / _occupancy(request, gpu)
     )
 
 
-def _is_misaligned(entry: Entry, request: Work) -> bool:
+def _is_misaligned(entry: Entry, request: DeviceWork) -> bool:
     if request.family not in ("matmul", "softmax"):
         return False
-    return any(len(shape) > 1 and shape[-1] > 64 and shape[-1] * request.size % 16 for shape in entry.inputs)
+    return any(
+        len(shape) > 1 and shape[-1] > 64 and shape[-1] * request.element_bytes % 16 for shape in entry.inputs
+    )
 
 
-def _occupancy(request: Work, gpu: Gpu) -> float:
+def _occupancy(request: DeviceWork, gpu: Gpu) -> float:
     tiles = sum(b * -(-m // 128) * -(-n // 128) for b, m, n, _ in request.products)
     if request.family == "attention":
         tiles = sum(heads * -(-queries // 128) for heads, queries, _, _ in request.products)

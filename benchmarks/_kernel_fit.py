@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from gapless.analyze.kernel_times import durations as kernels
 from gapless.analyze.kernel_times.cards import reach
 from gapless.analyze.kernel_times.durations import device_time
-from gapless.analyze.kernel_times.products import BATCHED, SKINNY, SPLITS, TILES, Form
+from gapless.analyze.kernel_times.products import BATCHED, MAX_SKINNY_ROWS, SPLITS, TILES, TileCosts
 
 Array = np.ndarray
 
@@ -35,7 +35,7 @@ class ProductColumns:
 class Constants:
     """The constants fitted together: the form, the launch time in ns, and the L2 cache's extra bandwidth."""
 
-    form: Form
+    form: TileCosts
     start: float
     cached: float
 
@@ -44,7 +44,7 @@ class Constants:
 
     @classmethod
     def of(cls, flat: Sequence[float], fp32: bool) -> Constants:
-        return cls(Form(*map(float, flat[:6]), fp32=fp32), float(flat[6]), float(flat[7]))
+        return cls(TileCosts(*map(float, flat[:6]), fp32=fp32), float(flat[6]), float(flat[7]))
 
 
 def product_columns(rows: Sequence[Row]) -> ProductColumns:
@@ -52,7 +52,7 @@ def product_columns(rows: Sequence[Row]) -> ProductColumns:
     batch, m, n, k = sizes.T
     size = 4 if rows[0].dtype == "fp32" else 2
     bias = np.array([row.op == "linear" for row in rows]) * n
-    cold = np.array([row.work.cold for row in rows])
+    cold = np.array([row.work.cold_bytes for row in rows])
     moved = (batch * (m * k + k * n + m * n) + bias) * size
     return ProductColumns(sizes, moved, cold, np.array([row.us for row in rows]))
 
@@ -66,19 +66,21 @@ def product_times(
     procs = card.multiprocessors
     rate = (card.fp16 if half else card.fp32) * 1e3 * share
     bandwidth = card.bandwidth * memory
-    edge = form.edge * (min(card.fp16 / procs / kernels.FAST, 1.0) if half else 1.0)
+    edge = form.half_speed_edge * (
+        min(card.fp16 / procs / kernels.FAST_TFLOPS_PER_PROCESSOR, 1.0) if half else 1.0
+    )
     best = np.full(len(m), np.inf)
-    single = (batch > 1) & ("A100" in gpu) & (not half) & (m > SKINNY)
+    single = (batch > 1) & ("A100" in gpu) & (not half) & (m > MAX_SKINNY_ROWS)
     for tall, wide in TILES:
         tiles = batch * np.ceil(m / tall) * np.ceil(n / wide)
         side = tall * wide / (tall + wide)
         each = 2 * tall * wide * procs / (rate * side / (side + edge) * (64 + edge) / 64)
         for split in SPLITS:
             full = tiles * split / procs
-            waves = form.whole * np.ceil(full) + (1 - form.whole) * np.maximum(full, 1)
-            time = waves * each * (k / split + form.ahead)
+            waves = form.wave_rounding * np.ceil(full) + (1 - form.wave_rounding) * np.maximum(full, 1)
+            time = waves * each * (k / split + form.overhead_steps)
             if split > 1:
-                time = time + form.split + 8 * batch * m * n * split / bandwidth
+                time = time + form.split_ns + 8 * batch * m * n * split / bandwidth
                 time[(k < 64 * split) | (tiles * split / 2 >= 4 * procs)] = np.inf
             if (tall, wide) not in BATCHED or split > 1:
                 time = np.where(single, np.inf, time)
@@ -86,7 +88,7 @@ def product_times(
     warm = (1 - rows.cold / rows.moved) / (1 + (rows.moved / card.l2_bytes) ** 2)
     moving = rows.moved / form.memory * ((1 - warm) / bandwidth + warm / max(c.cached * procs, bandwidth))
     alone = (m == 1) | (n == 1)
-    joined = np.maximum(best, moving) + form.beside * np.minimum(best, moving)
+    joined = np.maximum(best, moving) + form.unhidden_share * np.minimum(best, moving)
     joined = np.where(alone, moving, joined)
     flops = 2 * batch * m * n * k / ((card.fp16 if half else card.fp32) * 1e3)
     return (c.start + np.maximum(joined, flops)) / 1e3
@@ -119,7 +121,7 @@ def fit(
         if (flat < 0).any() or flat[1] > 1 or flat[5] > 1.2:
             return 9.0
         c = Constants.of(flat * scale, not half)
-        if c.form.whole > 1:
+        if c.form.wave_rounding > 1:
             return 9.0
         each = [
             np.minimum(

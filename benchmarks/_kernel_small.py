@@ -80,10 +80,10 @@ def speeds(path: Path, operators: Sequence[Sample]) -> list[object]:
     rates: dict[str, list[float]] = {MATMUL: [], "pointwise": []}
     for sample in operators:
         request = work(sample.entry)
-        narrow = request.size == 2 if request.products else not request.strided
+        narrow = request.element_bytes == 2 if request.products else not request.strided_elements
         if sample.device > 1e3 * SHORTEST and request.family in rates and narrow:
             rates[request.family].append(
-                (request.flops / 1e3 if request.products else request.moved) / sample.device
+                (request.flops / 1e3 if request.products else request.bytes_moved) / sample.device
             )
     return [
         f"{shortest.min():.1f}" if len(shortest) else "–",

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gapless.analyze.kernel_times.operator_work import Work, work
+from gapless.analyze.kernel_times.device_work import DeviceWork
+from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.programme import Entry, Gpu, Shape
 
 HOST = 0.55
@@ -90,11 +91,11 @@ class Row:
         return entry(self.family, self.op, self.dtype, self.dims)
 
     @property
-    def work(self) -> Work:
+    def work(self) -> DeviceWork:
         """The work of `entry`. Repeated calls on the same data find it in the cache, as far as it fits; a
         model's layers do not."""
         request = work(self.entry)
-        return request if self.source == "llmservingsim" else request._replace(cold=0.0)
+        return request if self.source == "llmservingsim" else request._replace(cold_bytes=0.0)
 
     @property
     def tells_of_kernel(self) -> bool:

@@ -48,7 +48,7 @@ def describe(entry: Entry) -> tuple[str, str, tuple[int, ...]] | None:
         return MATMUL, op, request.products[0]
     if request.family == CONVOLUTION and "backward" not in stem:
         return _convolution(entry)
-    if request.family == ATTENTION and request.causal and not request.backward:
+    if request.family == ATTENTION and request.causal and not request.backward_passes:
         batch, heads, length, size = entry.inputs[0]
         return ATTENTION, "flash_causal_fw", (batch, length, heads, entry.inputs[1][1], size)
     shape = entry.outputs[0] if entry.outputs else ()

@@ -61,7 +61,7 @@ def _select(measured: Sequence[Row], family: str, half: bool | None = None) -> l
 
 def _initial_constants(half: bool) -> fitting.Constants:
     form = products.HALF if half else products.FP32
-    return fitting.Constants(form, 2_800.0 if half else 3_000.0, kernels.PRODUCT_CACHED)
+    return fitting.Constants(form, 2_800.0 if half else 3_000.0, kernels.PRODUCT_CACHE_BYTES_PER_NS)
 
 
 def fit(measured: Sequence[Row]) -> None:
@@ -81,15 +81,15 @@ def fit(measured: Sequence[Row]) -> None:
         print(constants)
         print({gpu: round(share, 3) for gpu, share in shares.items()})
     print("share of columns, layer norm and softmax, by GPU:")
-    for family, table in (("layer norm", kernels.NORM), ("softmax", kernels.SOFTMAX)):
+    for family, table in (("layer norm", kernels.NORM_SHARES), ("softmax", kernels.SOFTMAX_SHARES)):
         for key, mine in fitting.by_source(_select(used, family, half=False)).items():
             print(key, [round(share, 2) for share in fitting.by_columns(draw(mine), table)])
     few = {
         family: {key: draw(mine, 350) for key, mine in fitting.by_source(_select(used, family)).items()}
         for family in ("convolution", "attention")
     }
-    print(fitting.search(["DIRECT", "WINOGRAD"], few["convolution"]))
-    print(fitting.search(["AHEAD", "SCORES"], few["attention"]))
+    print(fitting.search(["DIRECT_FACTOR", "WINOGRAD_FACTOR"], few["convolution"]))
+    print(fitting.search(["BLOCK_OVERHEAD_KEYS", "SOFTMAX_HEAD_ELEMENTS"], few["attention"]))
     for (gpu, _), mine in few["attention"].items():
         print(gpu, "attention", round(fitting.share_of([row for row in mine if row.us > 50], "attention"), 3))
 

@@ -21,7 +21,7 @@ import _sheet
 from openpyxl import load_workbook
 
 from gapless.analyze.kernel_times.durations import recurrent_time
-from gapless.analyze.kernel_times.recurrent import chain
+from gapless.analyze.kernel_times.recurrent import recurrent_steps
 from gapless.model.programme import Entry, Gpu
 
 GPU = Gpu(name="V100", bandwidth=900, fp32=15.7, fp16=125, l2_bytes=6 << 20, multiprocessors=80)
@@ -48,7 +48,7 @@ class Row:
         data, state = (self.steps, self.batch, self.units), (1, self.batch, self.units)
         name = "aten::_cudnn_rnn_backward" if backward else "aten::_cudnn_rnn"
         entry = Entry(name=name, inputs=(data, (rows, 0), (rows, self.units)), outputs=(data, state))
-        chain_found = chain(entry, backward, 2 if self.half else 4)
+        chain_found = recurrent_steps(entry, backward, 2 if self.half else 4)
         assert chain_found is not None
         return recurrent_time(chain_found, GPU.fp16 if self.half else GPU.fp32, GPU) / 1e6
 

@@ -17,7 +17,7 @@ from gapless.analyze.estimate.joined_optimizers import is_worth_joining, join_up
 from gapless.analyze.estimate.times import L4_HOST_FACTOR, USUAL, V100_HOST_FACTOR
 from gapless.analyze.estimate.timing import times_of
 from gapless.analyze.kernel_times.durations import device_time
-from gapless.analyze.kernel_times.lists import CHUNK, listed
+from gapless.analyze.kernel_times.lists import CHUNK_ELEMENTS, list_work
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
 from gapless.model import gpus
@@ -58,12 +58,12 @@ USE = OptimizerUse(name="AdamW", way="fused", groups=40, settings=2, parameters=
 
 @given(st.lists(st.integers(1, 10**7), min_size=1, max_size=300), st.integers(1, 4))
 def test_lists_are_launched_as_atens_limits_have_it(sizes, lists):
-    found = listed(foreach(sizes, lists), "_foreach_mul_")
+    found = list_work(foreach(sizes, lists), "_foreach_mul_")
     most = {1: 110, 2: 64, 3: 48, 4: 36}[lists]
     assert found.kernels >= math.ceil(len(sizes) / most)
     assert found.blocks >= len(sizes)
-    assert found.blocks <= sum(math.ceil(size / CHUNK) for size in sizes)
-    assert found.doubles == 0
+    assert found.blocks <= sum(math.ceil(size / CHUNK_ELEMENTS) for size in sizes)
+    assert found.fp64_instructions == 0
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=40))
@@ -75,9 +75,11 @@ def test_updates_together_never_take_the_gpu_longer(sizes):
 
 def test_a_fused_update_of_one_tensor_is_slow_where_fp64_is():
     """A chunk is one multiprocessor's, whose two units for fp64 are what an L4 has."""
-    assert 0.2e6 < device_time(work(adamw([CHUNK])), L4) < 0.5e6
-    assert device_time(work(adamw([CHUNK])), A100) < 0.1e6
-    assert device_time(work(adamw([CHUNK] * 116)), L4) < 4 * device_time(work(adamw([CHUNK])), L4)
+    assert 0.2e6 < device_time(work(adamw([CHUNK_ELEMENTS])), L4) < 0.5e6
+    assert device_time(work(adamw([CHUNK_ELEMENTS])), A100) < 0.1e6
+    assert device_time(work(adamw([CHUNK_ELEMENTS] * 116)), L4) < 4 * device_time(
+        work(adamw([CHUNK_ELEMENTS])), L4
+    )
 
 
 def test_465_updates_take_an_l4_about_as_long_as_published():
@@ -282,8 +284,8 @@ def test_an_operator_over_one_small_tensor_takes_little_more_than_its_start():
     b200 = gpu_limits(gpus.find("b200"))
     assert 1_500 < device_time(work(foreach([384])), b200) < 2_000
     # What an update has just gone through comes from the cache.
-    first = msgspec.structs.replace(foreach([CHUNK], 2), optimizer=False)
-    again = foreach([CHUNK], 2)
+    first = msgspec.structs.replace(foreach([CHUNK_ELEMENTS], 2), optimizer=False)
+    again = foreach([CHUNK_ELEMENTS], 2)
     assert device_time(work(again), b200) < 0.7 * device_time(work(first), b200)
 
 

@@ -13,9 +13,9 @@ from programmes import A100
 from gapless.analyze.estimate.throughput import measure_throughput
 from gapless.analyze.estimate.times import USUAL
 from gapless.analyze.estimate.timing import Times
-from gapless.analyze.kernel_times.durations import CLOCK, device_time, peak
+from gapless.analyze.kernel_times.durations import DEFAULT_CLOCK_MHZ, device_time, peak
 from gapless.analyze.kernel_times.families import CONVOLUTION, DISTANCE, MATMUL, UNKNOWN
-from gapless.analyze.kernel_times.operator_work import TURNED, work
+from gapless.analyze.kernel_times.operator_work import TRANSPOSED_FACTOR, work
 from gapless.model.gpus import find
 from gapless.model.programme import Entry, gpu_limits
 
@@ -100,7 +100,7 @@ def test_products_of_a_convolution_do_its_flops():
 
 def test_an_embedding_reads_the_rows_it_gives_and_not_the_table():
     asked = entry("embedding", [(50_000, 512), (8, 16)], [(8, 16, 512)])
-    assert work(asked).moved < 4 * 50_000 * 512 / 10
+    assert work(asked).bytes_moved < 4 * 50_000 * 512 / 10
 
 
 def test_lists_of_tensors_are_few_launches():
@@ -176,21 +176,21 @@ IMAGES = (4, 16, 16, 10)
 )
 def test_what_indexing_moves(asked, moved, picked):
     made = work(asked)
-    assert (made.moved, made.picked) == (moved, picked)
+    assert (made.bytes_moved, made.lookups) == (moved, picked)
 
 
 @pytest.mark.parametrize("name", ["nll_loss_forward", "nll_loss_backward"])
 def test_of_each_row_of_scores_a_loss_over_classes_reads_one(name):
     made = [(1000, 50000)] if "backward" in name else [(), ()]
     asked = entry(name, [(1000, 50000), (1000,)], made)
-    assert work(asked).moved - asked.writes == 1000 * (32 + 8)
+    assert work(asked).bytes_moved - asked.writes == 1000 * (32 + 8)
 
 
 def test_adding_up_by_index_sorts_the_places():
     """By hand: 10 bits of a place are two passes; a mask costs the same forward and backward."""
     asked = entry("index_put", [IMAGES, IMAGES[:3], (800, 10)], [IMAGES], backward=True)
-    forward = work(entry("index", [IMAGES, IMAGES[:3]], [(800, 10)])).moved
-    assert work(asked).moved == forward + 800 * (3 * 56 + 2 * 32 + 16 + 40)
+    forward = work(entry("index", [IMAGES, IMAGES[:3]], [(800, 10)])).bytes_moved
+    assert work(asked).bytes_moved == forward + 800 * (3 * 56 + 2 * 32 + 16 + 40)
 
 
 def test_a_mask_over_every_channel_costs_more_than_one_over_pixels():
@@ -213,10 +213,10 @@ def test_a_mask_over_every_channel_costs_more_than_one_over_pixels():
 )  # fmt: skip
 def test_elements_that_are_moved_one_by_one_take_longer(whole, apart):
     elements = 4096 * 4096
-    assert work(apart).strided == elements
+    assert work(apart).strided_elements == elements
     assert device_time(work(apart), A100) > device_time(work(whole), A100)
-    assert device_time(work(apart), A100) > elements / (1.4 * A100.multiprocessors * CLOCK / 1e3)
-    assert work(entry("add", [(64, 64), ()], [(64, 64)])).strided == 0  # a number is no tensor
+    assert device_time(work(apart), A100) > elements / (1.4 * A100.multiprocessors * DEFAULT_CLOCK_MHZ / 1e3)
+    assert work(entry("add", [(64, 64), ()], [(64, 64)])).strided_elements == 0  # a number is no tensor
 
 
 def test_how_tensors_lie_tells_how_long_a_copy_takes():
@@ -226,7 +226,7 @@ def test_how_tensors_lie_tells_how_long_a_copy_takes():
         for order in ("kept", "strided", "turned")
     )
     assert kept < strided == device_time(work(plain), A100)
-    assert turned == pytest.approx(TURNED * strided, rel=0.05)
+    assert turned == pytest.approx(TRANSPOSED_FACTOR * strided, rel=0.05)
 
 
 @pytest.mark.parametrize(("order", "kernels"), [("", 1), ("kept", 1), ("strided", 2), ("turned", 2)])
@@ -235,7 +235,7 @@ def test_a_norm_copies_what_does_not_lie_in_rows(order, kernels):
     plain = entry("native_layer_norm", [shape, shape[1:], shape[1:]], [shape])
     asked = work(msgspec.structs.replace(plain, order=order))
     assert asked.kernels == kernels
-    assert (asked.first > 0) is (kernels == 2)
+    assert (asked.first_bytes > 0) is (kernels == 2)
     copy = device_time(work(entry("clone", [shape], [shape])), A100)
     longer = device_time(asked, A100) - device_time(work(plain), A100)
     assert longer >= 0.8 * copy if kernels == 2 else longer == 0
@@ -246,10 +246,10 @@ def test_a_layers_weight_is_in_no_cache():
     ada = gpu_limits(find("rtx4090"))
     layer = work(entry("mm", [(64, 4096), (4096, 4096)], [(64, 4096)], "bfloat16", 2))
     batch = work(entry("bmm", [(16, 64, 1024), (16, 1024, 1024)], [(16, 64, 1024)], "bfloat16", 2))
-    assert (layer.cold, batch.cold) == (2 * 4096 * 4096, 0)
-    assert device_time(layer, ada) > layer.cold / ada.bandwidth
-    assert device_time(layer, ada) > device_time(layer._replace(cold=0.0), ada)
-    assert device_time(layer, A100) == device_time(layer._replace(cold=0.0), A100)  # memory is as fast
+    assert (layer.cold_bytes, batch.cold_bytes) == (2 * 4096 * 4096, 0)
+    assert device_time(layer, ada) > layer.cold_bytes / ada.bandwidth
+    assert device_time(layer, ada) > device_time(layer._replace(cold_bytes=0.0), ada)
+    assert device_time(layer, A100) == device_time(layer._replace(cold_bytes=0.0), A100)  # memory is as fast
 
 
 def test_gradients_of_depthwise_weights_take_longest_with_channels_first():
@@ -289,7 +289,7 @@ MIXED = msgspec.structs.replace(entry("add", [SIDE, SIDE], [SIDE]), reads=6 * 40
 def test_types_that_are_mixed_are_looked_up_for_each_element(asked, apart):
     number = msgspec.structs.replace(asked, inputs=(*asked.inputs, ()), reads=asked.reads + 8)
     for one in (asked, number) if len(asked.inputs) > 1 else (asked,):  # a number is no tensor
-        assert work(one).strided == (4096 * 4096 if apart else 0)
+        assert work(one).strided_elements == (4096 * 4096 if apart else 0)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_types_that_are_mixed_are_looked_up_for_each_element(asked, apart):
 def test_only_float32_has_copies_of_its_own_to_16_bits(given, made, apart):
     each = {"float32": 4, "bfloat16": 2, "int64": 8, "bool": 1}[given]
     asked = msgspec.structs.replace(entry("_to_copy", [SIDE], [SIDE], given, each), writes=made * 4096**2)
-    assert work(asked).strided == (4096 * 4096 if apart else 0)
+    assert work(asked).strided_elements == (4096 * 4096 if apart else 0)
 
 
 def test_products_whose_rows_are_no_whole_vectors_take_twice_as_long():
@@ -412,7 +412,7 @@ def test_first_layers_of_images_have_kernels_of_their_own():
 
     def least(out: int) -> int:
         shapes = [(8, 3, 224, 224), (64, 3, 7, 7)]
-        return work(entry("convolution", shapes, [(8, 64, out, out)], "float16", 2)).least
+        return work(entry("convolution", shapes, [(8, 64, out, out)], "float16", 2)).min_channels
 
     assert (least(112), least(218)) == (8, 32)
 
@@ -420,7 +420,7 @@ def test_first_layers_of_images_have_kernels_of_their_own():
 def test_both_gradients_of_a_convolution_read_what_comes_back():
     shapes, one = [(8, 64, 28, 28), (8, 32, 28, 28), (64, 32, 3, 3)], (8, 32, 28, 28)
     both = work(entry("convolution_backward", shapes, [one, (64, 32, 3, 3)]))
-    assert both.moved == 4 * (2 * math.prod(shapes[0]) + 2 * math.prod(one) + 2 * 64 * 32 * 9)
+    assert both.bytes_moved == 4 * (2 * math.prod(shapes[0]) + 2 * math.prod(one) + 2 * 64 * 32 * 9)
 
 
 @pytest.mark.parametrize(
@@ -439,15 +439,15 @@ def test_what_is_added_to_a_product_is_copied_unless_it_is_a_bias(name, shape, c
     factors = [(256, 64), (64, 128)]
     asked = work(entry(name, [shape, *factors], [(256, 128)]))
     given, made = math.prod(shape), 256 * 128
-    assert asked.first == (4 * (given + made) if copied else 0)
+    assert asked.first_bytes == (4 * (given + made) if copied else 0)
     assert asked.first_strided == (made if copied and given != made else 0)
-    assert asked.moved == 4 * (given + 256 * 64 + 64 * 128 + (3 if copied else 1) * made)
+    assert asked.bytes_moved == 4 * (given + 256 * 64 + 64 * 128 + (3 if copied else 1) * made)
     assert asked.kernels == 1 + copied
 
 
 def test_a_layer_of_one_output_copies_its_bias():
     asked = work(entry("addmm", [(1,), (256, 64), (64, 1)], [(256, 1)]))
-    assert (asked.kernels, asked.first) == (2, 4 * (1 + 256))
+    assert (asked.kernels, asked.first_bytes) == (2, 4 * (1 + 256))
 
 
 def test_layer_norms_of_rows_that_are_no_whole_vectors_take_two_kernels():
@@ -468,7 +468,7 @@ def test_batch_norms_that_take_no_statistics_read_once():
         work(entry(name, [shape], [shape]))
         for name in ("native_batch_norm", "_native_batch_norm_legit_no_training")
     )
-    assert (trained.moved, used.moved) == (3 * each, 2 * each)
+    assert (trained.bytes_moved, used.bytes_moved) == (3 * each, 2 * each)
 
 
 def test_small_kernels_start_later_on_older_cards():
@@ -481,17 +481,17 @@ def test_whole_numbers_are_widened_before_they_are_summed_up():
     """By hand: a mask of 4,096 is read, written as 8 bytes each, which are read; and one sum is written."""
     shape = (64, 64)
     counted = Entry(name="aten::sum", dtype="bool", inputs=(shape,), outputs=((),), reads=4096, writes=8)
-    assert (work(counted).moved, work(counted).kernels) == (4096 + 2 * 8 * 4096 + 8, 2)
+    assert (work(counted).bytes_moved, work(counted).kernels) == (4096 + 2 * 8 * 4096 + 8, 2)
     short = msgspec.structs.replace(counted, writes=2)
-    assert work(short).moved == 4096 + 2 * 2 * 4096 + 2
-    assert (work(short).first, work(short).first_strided) == ((1 + 2) * 4096, 4096)
-    assert work(msgspec.structs.replace(counted, name="aten::any", writes=1)).moved == 4097
+    assert work(short).bytes_moved == 4096 + 2 * 2 * 4096 + 2
+    assert (work(short).first_bytes, work(short).first_strided) == ((1 + 2) * 4096, 4096)
+    assert work(msgspec.structs.replace(counted, name="aten::any", writes=1)).bytes_moved == 4097
     assert work(entry("sum", [shape], [()])).kernels == 1
 
 
 def test_pixels_are_made_one_by_one():
     asked = entry("upsample_bilinear2d", [(64, 4, 256, 256)], [(64, 4, 1024, 1024)], "bfloat16", 2)
-    assert work(asked).strided == 64 * 4 * 1024 * 1024
+    assert work(asked).strided_elements == 64 * 4 * 1024 * 1024
     assert device_time(work(asked), A100) > asked.writes / A100.bandwidth * 2
 
 
@@ -504,11 +504,15 @@ def nll(name: str, rows: int, summed: bool = True, block: int = 0) -> Entry:
 @pytest.mark.parametrize(("name", "reads"), [("nll_loss_forward", 2), ("nll_loss_backward", 1)])
 def test_one_block_goes_through_all_rows_of_a_loss(name: str, reads: int):
     """Its threads take turns; how many there are depends on torch's version and on the rows."""
-    assert [work(nll(name, rows)).chained for rows in (32, 4096, 1 << 20)] == [reads, reads * 16, reads << 10]
-    assert work(nll(name, 1 << 20, block=32)).chained == reads << 15
-    assert work(nll(name, 1 << 20, summed=False)).chained == 0
+    assert [work(nll(name, rows)).chained_accesses for rows in (32, 4096, 1 << 20)] == [
+        reads,
+        reads * 16,
+        reads << 10,
+    ]
+    assert work(nll(name, 1 << 20, block=32)).chained_accesses == reads << 15
+    assert work(nll(name, 1 << 20, summed=False)).chained_accesses == 0
     images = entry("nll_loss2d_forward", [(16, 10, 256, 256), (16, 256, 256)], [()])
-    assert work(images).chained == 0
+    assert work(images).chained_accesses == 0
     old, new = (device_time(work(nll(name, 1 << 23, block=block)), A100) for block in (32, 0))
     assert old > 10 * new > 10 * device_time(work(nll(name, 1 << 23, summed=False)), A100)
 
@@ -532,4 +536,4 @@ def test_a_distance_of_two_rows_takes_a_block_of_threads():
         writes=16 * queries,
     )  # fmt: skip
     assert work(back).kernels == 2
-    assert work(back).moved > 2 * 16 * queries * boxes
+    assert work(back).bytes_moved > 2 * 16 * queries * boxes

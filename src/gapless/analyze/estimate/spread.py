@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 from gapless.analyze.kernel_times.cards import reach
+from gapless.analyze.kernel_times.device_work import DeviceWork
 from gapless.analyze.kernel_times.durations import device_time, peak
 from gapless.analyze.kernel_times.families import (
     ATTENTION,
@@ -22,7 +23,6 @@ from gapless.analyze.kernel_times.families import (
     TRITON,
     UNKNOWN,
 )
-from gapless.analyze.kernel_times.operator_work import Work
 from gapless.model.programme import Gpu
 
 
@@ -73,7 +73,7 @@ UNSTEADY_CLOCK = 0.3
 """Extra uncertainty where a card may lower its clocks, depending on its cooling."""
 
 
-def time_spread(work: Work, gpu: Gpu, time: float | None = None) -> float:
+def time_spread(work: DeviceWork, gpu: Gpu, time: float | None = None) -> float:
     """Return the standard deviation of the natural logarithm of the true time over `device_time`'s, which can
     be passed as `time`.
 
@@ -103,7 +103,7 @@ logarithm. At least four fifths of the profiles and published steps of such mode
 fitted, lie in it (``benchmarks/sheets/intervals.md``, ``published.md``, ``timm_models.md``)."""
 
 
-def unproven_spread(work: Work, dtype: str, gpu: Gpu, time: float) -> float:
+def unproven_spread(work: DeviceWork, dtype: str, gpu: Gpu, time: float) -> float:
     """Return the extra uncertainty of operators that no whole model with known times consists of."""
     proved = (
         time >= MAX_SHORT_TIME
@@ -113,12 +113,12 @@ def unproven_spread(work: Work, dtype: str, gpu: Gpu, time: float) -> float:
     return 0.0 if proved else UNPROVEN_SPREAD
 
 
-def spread_kind(work: Work, gpu: Gpu) -> tuple[str, str]:
+def spread_kind(work: DeviceWork, gpu: Gpu) -> tuple[str, str]:
     """Return the row of `SPREADS`, and the share of the data sheet on which the time depends."""
     if work.family not in (MATMUL, CONVOLUTION, ATTENTION):
         return work.family, "memory"
     half = work.unit not in ("fp32", "fp64") and peak(gpu, work.unit) > gpu.fp32
     if work.family == ATTENTION:
-        return "attention" if half and not work.backward else "attention, else", "attention"
+        return "attention" if half and not work.backward_passes else "attention, else", "attention"
     name = "products" if work.family == MATMUL else "convolutions"
     return (f"{name} in 16 bits", "half") if half else (f"{name} in fp32", "fp32")

@@ -9,7 +9,7 @@ from gapless.analyze.estimate.programme_steps import ArrivedTensors, Step
 from gapless.analyze.estimate.timing import Times
 from gapless.analyze.kernel_times.durations import peak
 from gapless.analyze.kernel_times.families import ATTENTION, CONVOLUTION, MATMUL, family_of
-from gapless.analyze.kernel_times.operator_work import products, work
+from gapless.analyze.kernel_times.operator_work import nominal_flops, work
 from gapless.model.estimate import Count, Throughput
 from gapless.model.programme import Entry, Shape
 
@@ -65,7 +65,7 @@ def _count_flops(steps: Sequence[Step]) -> tuple[float, float, Mapping[str, floa
         for entry in step:
             if entry.kind != "operator" or family_of(entry.name) not in _FAMILIES:
                 continue
-            flops = products(entry)
+            flops = nominal_flops(entry)
             if repeats(entry, forward):
                 repeated += flops
             else:

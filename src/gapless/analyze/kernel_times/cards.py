@@ -1,4 +1,4 @@
-"""How much of its data sheet a GPU sustains: measured for some, a class's for the others.
+"""The share of its data sheet that a GPU sustains: measured for some, their class's for others.
 
 Fitted by ``benchmarks/kernel_times.py`` to open tables of measured kernels; its sheet says which, how far off
 the model is, and how far off it is for a GPU that was left out.
@@ -14,55 +14,58 @@ from gapless.model.programme import Gpu
 
 
 class Reach(NamedTuple):
-    """Shares of the peaks of arithmetic in fp32, in 16 bits and of attention, and of memory's bandwidth.
-
-    `known` says which of them were measured on this GPU; the others are those of its class. `modest` says
-    that the card may take so little power that it cannot hold its clocks, `unsteady` how far its products
-    differ from what the formulas say (a standard deviation of the logarithm), `one_tile` that batches of
-    products in fp32 are cut in one way only. `start` is how long its kernels take to start,
-    in parts of what those of an A100 and later ones do, `norms` what share of their bandwidth its layer norms
-    and softmaxes reach, `fp64` what its units for that do in parts of those for fp32 (Nvidia's architecture
-    white papers: two for each multiprocessor but in the largest chips).
-    """
+    """Shares of its data sheet that a GPU sustains."""
 
     fp32: float
+    """Share of the fp32 peak that products reach."""
     half: float
+    """Share of the 16-bit peak that products reach."""
     attention: float
+    """Share of the peak that attention reaches."""
     memory: float
+    """Share of the bandwidth that pointwise kernels reach."""
     known: frozenset[str] = frozenset()
+    """Names of the fields measured on this GPU; the others are those of its class."""
     modest: bool = False
+    """Whether the card's power limit may be too low to hold its clocks."""
     unsteady: float = 0.0
+    """Standard deviation of the logarithm of measured over estimated times of its products in fp32."""
     one_tile: bool = False
+    """Whether its library has a single tile for batches of products in fp32."""
     start: float = 1.0
+    """Start-up time of its kernels relative to an A100's."""
     norms: float = 1.0
+    """Factor on the shares of bandwidth that layer norms and softmaxes reach."""
     fp64: float = 1 / 64
+    """Peak in fp64 relative to fp32: two units per multiprocessor but in the largest chips (Nvidia's
+    architecture white papers)."""
 
 
 _SERVER = Reach(0.85, 0.76, 0.7, 0.89, fp64=1 / 2)
-"""Memory on the package, 250 W and more."""
+"""Cards with memory on the package, 250 W and more."""
 _BOARD = Reach(0.8, 0.78, 0.62, 0.84)
-"""GDDR, 150 W and more."""
+"""Cards with GDDR, 150 W and more."""
 _GEFORCE = Reach(0.8, 1.06, 0.62, 0.91)
-"""The same for players: they clock higher than their data sheet's boost, which is a typical one, and their
-memory corrects no errors. In fp32 none was measured."""
+"""Gaming cards: they clock higher than their data sheet's boost, which is a typical one, and their memory has
+no error correction. None was measured in fp32."""
 _MODEST = Reach(0.46, 0.5, 0.4, 0.77, modest=True)
-"""75 W and less."""
+"""Cards of 75 W and less."""
 
 _PACKAGES = re.compile(r"\b[PV]100|\bA100|\bA800|\bG?[HB][123]00|\bH20\b|\bMI\d{3}|\bPG509", re.IGNORECASE)
 _OLD = re.compile(
     r"\b[PV]100|\bGP100|\b[PT]4\b|\bT1000|\bT400|\b[GR]TX (?:10|16|20)\d0|\bTITAN", re.IGNORECASE
 )
 _FEW_FP32 = re.compile(r"\b[PT]4\b|\bT1000|\bT400|\b[GR]TX (?:10|16|20)\d0|\bTITAN (?:X|RTX)", re.IGNORECASE)
-"""Cards with half as many units for fp32 for each of those for fp64 as later ones."""
+"""Cards with half as many fp32 units per fp64 unit as later ones."""
 _NEW = re.compile(r"RTX 50\d\d|RTX PRO \d{4} Blackwell", re.IGNORECASE)
 _NEW_START = 0.55
-"""Start-up times on boards of 2025: measured on an RTX PRO 6000."""
+"""Relative start-up time on boards of 2025, measured on an RTX PRO 6000."""
 _OLD_START = 1.4
-"""Start-up times before the A100: in profiles of V100 the shortest kernels of a kind take so many times as
-long as in those of an A100 (``benchmarks/sheets/estimate.md``)."""
+"""Relative start-up time before the A100: the shortest kernels of a kind take so many times as long in
+profiles of V100 as of A100 (``benchmarks/sheets/estimate.md``)."""
 _MODEST_NAMES = re.compile(r"\b(?:P4|T4|L4|A2|T1000|T400)\b", re.IGNORECASE)
 
-# With `unsteady`, the standard deviation of what a card's products in fp32 take beyond what the formulas say.
+# Fields of `Reach` by GPU, fitted to its kernels.
 _MEASURED: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"\bP100", {"fp32": 0.82, "memory": 0.745, "norms": 0.76, "unsteady": 0.28}),
     (r"\bV100", {"fp32": 0.93, "memory": 0.92, "start": _OLD_START}),

@@ -13,6 +13,7 @@ import math
 from typing import NamedTuple
 
 from gapless.analyze.kernel_times.cards import Reach, reach
+from gapless.analyze.kernel_times.device_work import DeviceWork
 from gapless.analyze.kernel_times.families import (
     ATTENTION,
     CONVOLUTION,
@@ -23,159 +24,168 @@ from gapless.analyze.kernel_times.families import (
     TRITON,
     UNKNOWN,
 )
-from gapless.analyze.kernel_times.operator_work import Work
-from gapless.analyze.kernel_times.products import FP32, HALF, Form, Rates, arithmetic, joined
-from gapless.analyze.kernel_times.recurrent import SHARE, STEP, Chain
+from gapless.analyze.kernel_times.products import FP32, HALF, Rates, TileCosts, arithmetic_time, overlap_times
+from gapless.analyze.kernel_times.recurrent import PEAK_SHARE, STEP_NS, RecurrentSteps
 from gapless.model.programme import Gpu
 
 
-class Traffic(NamedTuple):
-    """Nanoseconds of start-up, the share of the sustained bandwidth that a family reaches where memory is
-    what it waits for, and the bytes that a multiprocessor moves in a cycle at most."""
+class FamilyTraffic(NamedTuple):
+    """How fast the kernels of a family of operators move memory."""
 
     start: float
-    share: float
-    each: float = math.inf
+    """Nanoseconds to start a kernel."""
+    bandwidth_share: float
+    """Share of the GPU's sustained bandwidth that memory-bound kernels reach."""
+    bytes_per_cycle: float = math.inf
+    """Bytes that a multiprocessor moves per cycle at most."""
 
 
-TRAFFIC: dict[str, Traffic] = {
-    "pointwise": Traffic(1_800, 1.0),
-    "layer norm": Traffic(4_000, 0.7),
-    "softmax": Traffic(3_000, 0.75),
-    # Below nothing open was found. By how they go about it: one pass at the speed of pointwise kernels, …
-    "copy": Traffic(1_800, 1.0, 24.0),
-    "foreach": Traffic(1_800, 1.0, 24.0),
-    "random": Traffic(2_500, 1.0, 24.0),
+TRAFFIC: dict[str, FamilyTraffic] = {
+    "pointwise": FamilyTraffic(1_800, 1.0),
+    "layer norm": FamilyTraffic(4_000, 0.7),
+    "softmax": FamilyTraffic(3_000, 0.75),
+    # No open data is known for those below. By their algorithm: one pass at the speed of pointwise kernels, …
+    "copy": FamilyTraffic(1_800, 1.0, 24.0),
+    "foreach": FamilyTraffic(1_800, 1.0, 24.0),
+    "random": FamilyTraffic(2_500, 1.0, 24.0),
     # … a tree of sums behind it, …
-    "reduction": Traffic(3_500, 1.0, 16.0),
-    "batch norm": Traffic(4_000, 1.0, 16.0),
-    # … single elements all over memory, …
-    "gather": Traffic(3_000, 0.7),
-    "scatter": Traffic(3_000, 0.4),
-    INDEXING: Traffic(3_000, 0.75),
-    DISTANCE: Traffic(3_000, 0.5),
+    "reduction": FamilyTraffic(3_500, 1.0, 16.0),
+    "batch norm": FamilyTraffic(4_000, 1.0, 16.0),
+    # … scattered single elements, …
+    "gather": FamilyTraffic(3_000, 0.7),
+    "scatter": FamilyTraffic(3_000, 0.4),
+    INDEXING: FamilyTraffic(3_000, 0.75),
+    DISTANCE: FamilyTraffic(3_000, 0.5),
     # … or several passes that wait for each other.
-    "scan": Traffic(4_000, 0.3),
-    "sort": Traffic(5_000, 0.15),
-    RECURRENT: Traffic(3_000, 0.5),
-    TRITON: Traffic(3_000, 0.6),
-    UNKNOWN: Traffic(3_000, 0.5),
+    "scan": FamilyTraffic(4_000, 0.3),
+    "sort": FamilyTraffic(5_000, 0.15),
+    RECURRENT: FamilyTraffic(3_000, 0.5),
+    TRITON: FamilyTraffic(3_000, 0.6),
+    UNKNOWN: FamilyTraffic(3_000, 0.5),
 }
 
-NORM = (0.82, 0.82, 0.82, 0.67, 0.66, 0.66)
-"""Layer norm's share of the sustained bandwidth in fp32 at 2⁸, 2⁹, … 2¹³ columns: long rows are read again
-from memory."""
-ROWS = 4.0
-"""Rows of a layer norm that a multiprocessor has done in a thousand cycles at most, a block of threads for
-each."""
-SOFTMAX = (0.88, 0.86, 0.86, 0.75, 0.73, 0.60, 0.50)
-"""The same of softmax, to 2¹⁴."""
-NARROW = 0.85
-"""The same in parts, in 16 bits, where the same arithmetic moves half the bytes."""
-WIDE_BLOCKS = 4
-"""Threads that a row of a layer norm takes where it is no whole vectors, in parts of the 128 of others: as
-many fewer rows are on the way at once (ATen's ``layer_norm_kernel.cu``)."""
-LOOKUP = 0.9
-"""Elements of looked-up rows that a multiprocessor writes in a nanosecond."""
-STRIDED = 1.4
-"""Elements that a multiprocessor moves in a cycle where they are broadcast, or laid out otherwise: integer
-arithmetic finds the place of each."""
-CLOCK = 1_400
-"""MHz of a GPU that does not tell."""
-ACCESS = 320.0
-"""Nanoseconds of an access of memory that the next one waits for: losses over 128 and over 512 rows in
-profiles of an RTX 2080 Ti (``benchmarks/sheets/estimate.md``); what is in no cache takes longer."""
-CACHED = 32.0
-"""Bytes that a multiprocessor reads from, and writes to, the L2 cache in a nanosecond."""
+NORM_SHARES = (0.82, 0.82, 0.82, 0.67, 0.66, 0.66)
+"""Layer norm's share of the sustained bandwidth in fp32 at rows of 2⁸, 2⁹, … 2¹³ elements: long rows are read
+twice from memory."""
+NORM_ROWS_PER_KILOCYCLE = 4.0
+"""Rows of a layer norm, of a block each, that a multiprocessor finishes in a thousand cycles at most."""
+SOFTMAX_SHARES = (0.88, 0.86, 0.86, 0.75, 0.73, 0.60, 0.50)
+"""Softmax's share of the sustained bandwidth, likewise, up to 2¹⁴ elements."""
+HALF_PRECISION_FACTOR = 0.85
+"""Factor on these shares in 16 bits, where the same arithmetic moves half the bytes."""
+MISALIGNED_ROW_THREADS = 4
+"""Threads of a layer norm's row that is not a whole number of vectors, relative to the usual 128: so many
+times fewer rows run at once (ATen's ``layer_norm_kernel.cu``)."""
+LOOKUPS_PER_NS = 0.9
+"""Elements of looked-up rows that a multiprocessor writes per nanosecond."""
+STRIDED_PER_CYCLE = 1.4
+"""Elements that a multiprocessor moves per cycle if they are broadcast or not contiguous: integer arithmetic
+computes the address of each."""
+DEFAULT_CLOCK_MHZ = 1_400
+"""Assumed for GPUs whose clock is unknown."""
+ACCESS_NS = 320.0
+"""Latency of a memory access that the next one waits for: losses over 128 and over 512 rows in profiles of an
+RTX 2080 Ti (``benchmarks/sheets/estimate.md``); uncached accesses take longer."""
+CACHE_BYTES_PER_NS = 32.0
+"""Bytes that a multiprocessor reads from and writes to the L2 cache per nanosecond."""
 
-ONE_BLOCK, ONE_BLOCK_CACHED = 24.0, 60.0
-"""Bytes that a block of 512 threads, each of which waits for four elements at once, moves in a cycle: from
-memory (22.8 µs for eight chunks in a profile of an A100), and from the L2 cache, which gives a multiprocessor
-64 and answers in less than half the time."""
+BLOCK_BYTES_PER_CYCLE, BLOCK_CACHE_BYTES_PER_CYCLE = 24.0, 60.0
+"""Bytes that a block of 512 threads moves per cycle, each thread waiting for four elements at once: from
+memory (22.8 µs for eight chunks in a profile of an A100), and from the L2 cache, which delivers at most 64 to
+a multiprocessor and answers in less than half the time."""
 
-PAIR = 380.0
-"""Cycles of a multiprocessor for each distance of two rows: a block of 256 threads finds its place by
-dividing and adds up by way of shared memory, however few columns there are (ATen's ``DistanceKernel.cu``).
-16 ms for four matrices of 31,200 by 58 on an RTX 5070 Ti: published with LibreYOLO."""
+CYCLES_PER_DISTANCE = 380.0
+"""Cycles of a multiprocessor for each distance of two rows: a block of 256 threads divides to find its rows
+and adds up in shared memory, however short the rows are (ATen's ``DistanceKernel.cu``). LibreYOLO publishes
+16 ms for four matrices of 31,200 by 58 on an RTX 5070 Ti."""
 
-FAST = 2.9
-"""TFLOP/s in 16 bits of a multiprocessor that multiplies faster than small tiles are read: an A100's. Those
-of an RTX 3090 have less than a third."""
-STARTS = {MATMUL: 3_800.0, CONVOLUTION: 5_000.0, ATTENTION: 6_000.0}
-PRODUCT_CACHED = 13.0
-"""The same of products, which read some of theirs more than once."""
-DIRECT, WINOGRAD = 1.33, 1.52
-"""Times of convolutions in parts of the products they are made of, directly and by Winograd's algorithm."""
-TENSOR = 1.0
-"""The same on tensor cores, forward; gradients, of long contractions that are split, take `DIRECT` there too.
-Fitted, as `TAPS` and `ROWS` are, to one half of the models in ``benchmarks/sheets/timm_models.md``."""
-SCORES, AHEAD = 6.2, 57.0
-"""What a multiprocessor does at 1000 flops a nanosecond in the time that a softmax needs for a score, and in
-which attention begins and ends a block of queries: products of a head's size, and keys."""
-BLOCK = 128
+FAST_TFLOPS_PER_PROCESSOR = 2.9
+"""TFLOP/s in 16 bits from which on a multiprocessor multiplies faster than it reads small tiles: an A100's.
+An RTX 3090's has less than a third."""
+PRODUCT_START_NS = {MATMUL: 3_800.0, CONVOLUTION: 5_000.0, ATTENTION: 6_000.0}
+"""Nanoseconds to start a kernel of these families. Fitted."""
+PRODUCT_CACHE_BYTES_PER_NS = 13.0
+"""`CACHE_BYTES_PER_NS` of products, which read some bytes more than once."""
+DIRECT_FACTOR, WINOGRAD_FACTOR = 1.33, 1.52
+"""Time of convolutions relative to their matrix products, directly and by Winograd's algorithm."""
+TENSOR_CORE_FACTOR = 1.0
+"""The same on tensor cores, forward; gradients, whose long contractions are split, take `DIRECT_FACTOR`.
+Fitted, like `WEIGHT_GRADIENTS_PER_CYCLE` and `NORM_ROWS_PER_KILOCYCLE`, to half of the models in
+``benchmarks/sheets/timm_models.md``."""
+SOFTMAX_HEAD_ELEMENTS, BLOCK_OVERHEAD_KEYS = 6.2, 57.0
+"""Costs of attention on a multiprocessor of 1000 flops per nanosecond: the softmax of a score takes as long
+as so many more elements of a head, starting and ending a block of queries as long as so many more keys.
+Fitted."""
+QUERIES_PER_BLOCK = 128
 """Queries of one block of attention."""
-TAKEN, PADDED_HEAD = 64, 32
-"""Keys that such a block takes at once, at the least, and what sizes of heads are rounded up to."""
-AGAIN = 0.75
-"""What of its forward pass's speed attention's backward pass reaches (published by its authors)."""
+MIN_KEYS_PER_STEP, HEAD_SIZE_MULTIPLE = 64, 32
+"""Keys that such a block handles at once, at least, and the multiple to which head sizes are rounded up."""
+BACKWARD_SPEED_SHARE = 0.75
+"""Flop rate of attention's backward pass relative to the forward pass (published by its authors)."""
 
-CONVOLUTION_SPLIT = 3_000.0
+CONVOLUTION_SPLIT_NS = 3_000.0
 """Nanoseconds for adding the parts of a split contraction: gradients of weights go over all pixels."""
-CONVERTED, WRITTEN = 3.0, 3
-"""Tensor cores want channels last: what comes otherwise is written again before (pixels and weights) and
-after, in kernels of their own."""
-DEPTHWISE = 0.2
-"""What of the peak in fp32 convolutions of single channels reach (no open data)."""
-TAPS = 1.2
-"""Products that a multiprocessor adds up in a cycle for the gradients of their weights (ATen's
+LAYOUT_TRAFFIC_FACTOR, LAYOUT_KERNELS = 3.0, 3
+"""Traffic and kernels of a convolution with channels first on tensor cores, which need channels last: pixels
+and weights are copied before, and the result after."""
+DEPTHWISE_SHARE = 0.2
+"""Share of the fp32 peak that depthwise convolutions reach (assumed: no open data)."""
+WEIGHT_GRADIENTS_PER_CYCLE = 1.2
+"""Products that a multiprocessor sums per cycle for the weight gradients of depthwise convolutions (ATen's
 ``DepthwiseConv2d.cu``, with channels first)."""
 TRITON_SHARE = 0.5
-"""The same of products in kernels of one's own (no open data)."""
+"""Share of the peak that products in Triton kernels reach (assumed: no open data)."""
 
-FURTHER = 0.7
-"""Start-up of the second and later kernels of a call, in parts of the first's."""
-ODD = 2.0
-"""Elements that a multiprocessor moves in a cycle for such products."""
-RAGGED = 2.0
+LATER_START_SHARE = 0.7
+"""Start-up time of the second and later kernels of a call relative to the first's."""
+MISALIGNED_PER_CYCLE = 2.0
+"""Elements that a multiprocessor moves per cycle for products with misaligned rows."""
+MISALIGNED_FACTOR = 2.0
 """Products in 16 bits whose rows do not begin at multiples of 16 bytes take so many times as long: their
-elements come in parts, and the kernels that take such (``…_align1``) are those of the first tensor cores,
-with half the products in an instruction."""
+kernels (``…_align1``) load narrower pieces and use the instructions of the first tensor cores, with half the
+products in each."""
 
 
-def device_time(work: Work, gpu: Gpu) -> float:
-    """Nanoseconds that this work takes on `gpu`, with all its kernels."""
+def device_time(work: DeviceWork, gpu: Gpu) -> float:
+    """Return the nanoseconds that `work` takes on `gpu`, in all its kernels."""
     can = reach(gpu)
-    start = (STARTS.get(work.family) or TRAFFIC[work.family].start) * can.start
+    start = (PRODUCT_START_NS.get(work.family) or TRAFFIC[work.family].start) * can.start
     if work.family == ATTENTION:
-        time = _attention(work, gpu, can)
+        time = _attention_time(work, gpu, can)
     elif work.family == CONVOLUTION:
-        time = _convolution(work, gpu, can)
+        time = _convolution_time(work, gpu, can)
     elif work.family == MATMUL:
-        time = _matmul(work, gpu, can)
-    elif work.steps is not None:
-        time = recurrent_time(work.steps, peak(gpu, work.unit), gpu)
+        time = _matmul_time(work, gpu, can)
+    elif work.recurrence is not None:
+        time = recurrent_time(work.recurrence, peak(gpu, work.unit), gpu)
     else:
-        time = _traffic(work, gpu, can)
-    least = work.flops / (peak(gpu, work.unit) * 1e3) if not work.winograd else 0.0  # fewer flops do as well
-    return start * (1 + FURTHER * (work.kernels - 1)) + _first(work, gpu, can) + max(time, least)
+        time = _traffic_time(work, gpu, can)
+    # Winograd's algorithm needs fewer flops.
+    least = 0.0 if work.winograd_products else work.flops / (peak(gpu, work.unit) * 1e3)
+    return (
+        start * (1 + LATER_START_SHARE * (work.kernels - 1))
+        + _first_kernel_time(work, gpu, can)
+        + max(time, least)
+    )
 
 
-def recurrent_time(of: Chain, top: float, gpu: Gpu) -> float:
-    """Nanoseconds of a recurrent layer's steps and products, at `top` TFLOP/s."""
-    rate = top * 1e3 * SHARE
-    reading = of.step_bytes / (gpu.bandwidth * SHARE) if gpu.bandwidth else 0.0
-    return of.steps * (STEP + max(of.step_flops / rate, reading)) + of.flops / rate
+def recurrent_time(recurrence: RecurrentSteps, top: float, gpu: Gpu) -> float:
+    """Return the nanoseconds of a recurrent layer's steps and products, at `top` TFLOP/s."""
+    rate = top * 1e3 * PEAK_SHARE
+    reading = recurrence.step_bytes / (gpu.bandwidth * PEAK_SHARE) if gpu.bandwidth else 0.0
+    step = STEP_NS + max(recurrence.step_flops / rate, reading)
+    return recurrence.steps * step + recurrence.flops / rate
 
 
 def peak(gpu: Gpu, unit: str) -> float:
-    """TFLOP/s of `gpu` in that unit; units without hardware of their own fall back to fp32."""
+    """Return the TFLOP/s of `gpu` in `unit`; in fp32 if it has no hardware for it."""
     if unit == "fp64":
         return gpu.fp32 * reach(gpu).fp64
     return float(getattr(gpu, unit)) or gpu.fp32
 
 
-def roof(work: Work, nbytes: float, gpu: Gpu) -> float:
-    """Nanoseconds that this arithmetic and these bytes need at the data sheet's peaks."""
+def roof(work: DeviceWork, nbytes: float, gpu: Gpu) -> float:
+    """Return the nanoseconds of the flops of `work` and `nbytes` of traffic at the data sheet's peaks."""
     memory = nbytes / gpu.bandwidth if gpu.bandwidth else 0.0
     return max(work.flops / (peak(gpu, work.unit) * 1e3) if work.flops else 0.0, memory)
 
@@ -183,84 +193,100 @@ def roof(work: Work, nbytes: float, gpu: Gpu) -> float:
 # Memory -------------------------------------------------------------------------------------------
 
 
-def _moving(nbytes: float, gpu: Gpu, can: Reach, cached: float, cold: float = 0.0) -> float:
-    """Nanoseconds in which so many bytes are moved; what fits into the L2 cache comes from there, but for
-    those that are `cold`."""
+def _memory_time(nbytes: float, gpu: Gpu, can: Reach, cached: float, cold: float = 0.0) -> float:
+    """Return the nanoseconds to move `nbytes`, of which `cold` are in no cache.
+
+    What fits into the L2 cache comes from there, at `cached` bytes per nanosecond and multiprocessor.
+    """
     if not gpu.bandwidth:
         return 0.0
     slow = gpu.bandwidth * can.memory
     fast = max(cached * gpu.multiprocessors, slow)
-    warm = _warm(nbytes, gpu, cold)
+    warm = _cached_share(nbytes, gpu, cold)
     return nbytes * ((1 - warm) / slow + warm / fast)
 
 
-def _warm(nbytes: float, gpu: Gpu, cold: float) -> float:
-    """The share of these bytes, of which `cold` are in no cache, that comes from the L2 cache."""
+def _cached_share(nbytes: float, gpu: Gpu, cold: float) -> float:
+    """Return the share of `nbytes` that comes from the L2 cache; `cold` bytes do not."""
     fits = 1 / (1 + (nbytes / gpu.l2_bytes) ** 2) if gpu.l2_bytes else 0.0
     return fits * (1 - cold / nbytes) if nbytes else 0.0
 
 
-def _passing(nbytes: float, of: Traffic, size: int, gpu: Gpu, can: Reach) -> float:
-    """Nanoseconds in which both memory and multiprocessors, whose arithmetic is the same for elements of
-    fewer bytes, have gone through so many."""
-    each = of.each * size / 4 * _cycles(gpu)
-    return math.hypot(_moving(nbytes, gpu, can, CACHED) / of.share, nbytes / each)
+def _pass_time(nbytes: float, of: FamilyTraffic, size: int, gpu: Gpu, can: Reach) -> float:
+    """Return the nanoseconds of a pass over `nbytes`, in elements of `size` bytes, by kernels of a family.
+
+    Memory and multiprocessors both take time; smaller elements take as much arithmetic as larger ones.
+    """
+    each = of.bytes_per_cycle * size / 4 * _cycles_per_ns(gpu)
+    return math.hypot(_memory_time(nbytes, gpu, can, CACHE_BYTES_PER_NS) / of.bandwidth_share, nbytes / each)
 
 
-def _first(work: Work, gpu: Gpu, can: Reach) -> float:
-    """Nanoseconds of the preceding kernel, without its start-up."""
-    moving = _passing(work.first, TRAFFIC["copy"], 4, gpu, can)
-    return max(moving, work.first_strided / STRIDED / _cycles(gpu))
+def _first_kernel_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+    """Return the nanoseconds of the preceding kernel, without its start-up."""
+    moving = _pass_time(work.first_bytes, TRAFFIC["copy"], 4, gpu, can)
+    return max(moving, work.first_strided / STRIDED_PER_CYCLE / _cycles_per_ns(gpu))
 
 
-def _traffic(work: Work, gpu: Gpu, can: Reach) -> float:
-    nbytes = work.moved - work.first
-    if work.columns:
-        time = _rows(work, nbytes, gpu, can)
+def _traffic_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+    nbytes = work.bytes_moved - work.first_bytes
+    if work.row_length:
+        time = _rows_time(work, nbytes, gpu, can)
     else:
-        time = _passing(nbytes, TRAFFIC[work.family], 4 if work.ready else min(work.size, 4), gpu, can)
+        time = _pass_time(
+            nbytes,
+            TRAFFIC[work.family],
+            4 if work.has_native_layout else min(work.element_bytes, 4),
+            gpu,
+            can,
+        )
     if work.family == TRITON:
         time = max(time, work.flops / (peak(gpu, work.unit) * 1e3 * TRITON_SHARE))
     if work.blocks:
-        time = max(time, _few_blocks(work, nbytes, gpu))
-    time = max(time, work.pairs * PAIR / _cycles(gpu))
-    picked = work.picked / LOOKUP / max(gpu.multiprocessors, 1)
-    return max(time, picked + work.strided / STRIDED / _cycles(gpu), work.chained * ACCESS)
+        time = max(time, _few_blocks_time(work, nbytes, gpu))
+    time = max(time, work.distances * CYCLES_PER_DISTANCE / _cycles_per_ns(gpu))
+    picked = work.lookups / LOOKUPS_PER_NS / max(gpu.multiprocessors, 1)
+    return max(
+        time,
+        picked + work.strided_elements / STRIDED_PER_CYCLE / _cycles_per_ns(gpu),
+        work.chained_accesses * ACCESS_NS,
+    )
 
 
-def _few_blocks(work: Work, nbytes: float, gpu: Gpu) -> float:
-    """Nanoseconds in which so many blocks move these bytes and do their arithmetic in fp64; several share a
-    multiprocessor where there are more of them."""
+def _few_blocks_time(work: DeviceWork, nbytes: float, gpu: Gpu) -> float:
+    """Return the nanoseconds in which the blocks of `work` move `nbytes` and compute in fp64.
+
+    Several blocks share a multiprocessor if there are more of them.
+    """
     processors = max(gpu.multiprocessors, 1)
-    warm = _warm(nbytes, gpu, work.cold)
-    each = nbytes * ((1 - warm) / ONE_BLOCK + warm / ONE_BLOCK_CACHED)
-    moving = each / (min(work.blocks, 2 * processors) * (gpu.clock or CLOCK) / 1e3)
-    doubles = work.doubles / (peak(gpu, "fp64") * 1e3 / 2) if gpu.fp32 else 0.0
+    warm = _cached_share(nbytes, gpu, work.cold_bytes)
+    each = nbytes * ((1 - warm) / BLOCK_BYTES_PER_CYCLE + warm / BLOCK_CACHE_BYTES_PER_CYCLE)
+    moving = each / (min(work.blocks, 2 * processors) * (gpu.clock or DEFAULT_CLOCK_MHZ) / 1e3)
+    doubles = work.fp64_instructions / (peak(gpu, "fp64") * 1e3 / 2) if gpu.fp32 else 0.0
     return max(moving, doubles * processors / min(work.blocks, processors))
 
 
-def _rows(work: Work, nbytes: float, gpu: Gpu, can: Reach) -> float:
-    """Nanoseconds of a norm or a softmax over rows."""
+def _rows_time(work: DeviceWork, nbytes: float, gpu: Gpu, can: Reach) -> float:
+    """Return the nanoseconds of a norm or a softmax over rows."""
     norm = work.family == "layer norm"
-    share = _by_columns(NORM if norm else SOFTMAX, work.columns) * can.norms
-    share *= NARROW if work.size == 2 else 1.0
+    share = _interpolate_by_length(NORM_SHARES if norm else SOFTMAX_SHARES, work.row_length) * can.norms
+    share *= HALF_PRECISION_FACTOR if work.element_bytes == 2 else 1.0
     blocks = 1
-    if work.ragged and norm:
-        # A pass for the moments, with a block of more threads for each row, and one that reads again.
-        share, blocks = share * 2 / 3, WIDE_BLOCKS
-    elif work.ragged:
-        share /= RAGGED
-    rows = work.rows * blocks / (ROWS / 1e3 * _cycles(gpu)) if norm else 0.0
-    return max(_moving(nbytes, gpu, can, CACHED) / share, rows)
+    if work.is_misaligned and norm:
+        # A pass for the moments, with more threads per row, and one that reads again.
+        share, blocks = share * 2 / 3, MISALIGNED_ROW_THREADS
+    elif work.is_misaligned:
+        share /= MISALIGNED_FACTOR
+    rows = work.rows * blocks / (NORM_ROWS_PER_KILOCYCLE / 1e3 * _cycles_per_ns(gpu)) if norm else 0.0
+    return max(_memory_time(nbytes, gpu, can, CACHE_BYTES_PER_NS) / share, rows)
 
 
-def _cycles(gpu: Gpu) -> float:
-    """Cycles of all multiprocessors together per nanosecond."""
-    return max(gpu.multiprocessors, 1) * (gpu.clock or CLOCK) / 1e3
+def _cycles_per_ns(gpu: Gpu) -> float:
+    """Return the cycles per nanosecond of all multiprocessors together."""
+    return max(gpu.multiprocessors, 1) * (gpu.clock or DEFAULT_CLOCK_MHZ) / 1e3
 
 
-def _by_columns(shares: tuple[float, ...], columns: int) -> float:
-    """Interpolate in a table that begins at 2⁸ columns."""
+def _interpolate_by_length(shares: tuple[float, ...], columns: int) -> float:
+    """Interpolate in a table for rows of 2⁸, 2⁹, … elements."""
     place = min(max(math.log2(columns) - 8, 0.0), len(shares) - 1.0)
     low = min(int(place), len(shares) - 2)
     return shares[low] + (shares[low + 1] - shares[low]) * (place - low)
@@ -269,87 +295,108 @@ def _by_columns(shares: tuple[float, ...], columns: int) -> float:
 # Products -----------------------------------------------------------------------------------------
 
 
-def _rates(work: Work, gpu: Gpu, can: Reach) -> tuple[Form, Rates]:
+def _rates(work: DeviceWork, gpu: Gpu, can: Reach) -> tuple[TileCosts, Rates]:
     top = peak(gpu, work.unit)
     narrow = work.unit not in ("fp32", "fp64") and top > gpu.fp32
     share, processors = can.half if narrow else can.fp32, max(gpu.multiprocessors, 1)
     # Small tiles are as good as large ones where multiplying takes longer than reading their factors.
-    form = HALF._replace(edge=HALF.edge * min(top / processors / FAST, 1.0)) if narrow else FP32
+    form = (
+        HALF._replace(
+            half_speed_edge=HALF.half_speed_edge * min(top / processors / FAST_TFLOPS_PER_PROCESSOR, 1.0)
+        )
+        if narrow
+        else FP32
+    )
     return form, Rates(top * 1e3 * share, processors, gpu.bandwidth * can.memory or math.inf, can.one_tile)
 
 
-def _product_memory(work: Work, nbytes: float, gpu: Gpu, can: Reach, form: Form) -> float:
-    time = _moving(nbytes, gpu, can, PRODUCT_CACHED, work.cold) / form.memory
-    if not work.ragged or form.fp32:
+def _product_memory_time(work: DeviceWork, nbytes: float, gpu: Gpu, can: Reach, form: TileCosts) -> float:
+    time = _memory_time(nbytes, gpu, can, PRODUCT_CACHE_BYTES_PER_NS, work.cold_bytes) / form.memory
+    if not work.is_misaligned or form.fp32:
         return time
-    return max(time, nbytes / work.size / (ODD * _cycles(gpu)))
+    return max(time, nbytes / work.element_bytes / (MISALIGNED_PER_CYCLE * _cycles_per_ns(gpu)))
 
 
-def _matmul(work: Work, gpu: Gpu, can: Reach) -> float:
+def _matmul_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
     form, rates = _rates(work, gpu, can)
-    memory = _product_memory(work, work.moved - work.first, gpu, can, form)
+    memory = _product_memory_time(work, work.bytes_moved - work.first_bytes, gpu, can, form)
     if any(1 in product[1:3] for product in work.products):
         return memory  # a matrix by a vector
-    again = RAGGED if work.ragged and not form.fp32 else 1.0
-    return joined(again * sum(arithmetic(product, form, rates) for product in work.products), memory, form)
+    again = MISALIGNED_FACTOR if work.is_misaligned and not form.fp32 else 1.0
+    return overlap_times(
+        again * sum(arithmetic_time(product, form, rates) for product in work.products), memory, form
+    )
 
 
-def _convolution(work: Work, gpu: Gpu, can: Reach) -> float:
+def _convolution_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
     form, rates = _rates(work, gpu, can)
-    form = form._replace(split=CONVOLUTION_SPLIT)
-    memory = _product_memory(work, work.moved, gpu, can, form)
+    form = form._replace(split_ns=CONVOLUTION_SPLIT_NS)
+    memory = _product_memory_time(work, work.bytes_moved, gpu, can, form)
     if work.depthwise:
-        return joined(_depthwise(work, gpu, can), memory, form)
+        return overlap_times(_depthwise_time(work, gpu, can), memory, form)
     products_ = work.products
-    # What is added to each channel is added behind it, in a kernel of its own (ATen's `ConvShared.cpp`).
+    # The bias is added afterwards, in a kernel of its own (ATen's `ConvShared.cpp`).
     after = max(
-        _moving(2 * work.size * work.strided, gpu, can, CACHED), work.strided / STRIDED / _cycles(gpu)
+        _memory_time(2 * work.element_bytes * work.strided_elements, gpu, can, CACHE_BYTES_PER_NS),
+        work.strided_elements / STRIDED_PER_CYCLE / _cycles_per_ns(gpu),
     )
     if not form.fp32:
-        memory *= 1.0 if work.ready else CONVERTED
+        memory *= 1.0 if work.has_native_layout else LAYOUT_TRAFFIC_FACTOR
         products_ = tuple(
-            (b, m, n, max(work.channels, work.least) * (k // work.channels) if work.channels else k)
+            (b, m, n, max(work.channels, work.min_channels) * (k // work.channels) if work.channels else k)
             for b, m, n, k in products_
         )
-        after += 0.0 if work.ready else FURTHER * STARTS[CONVOLUTION] * can.start * WRITTEN
-    direct = DIRECT if form.fp32 or work.backward else TENSOR
-    time = after + joined(
-        direct * sum(arithmetic(product, form, rates) for product in products_), memory, form
+        after += (
+            0.0
+            if work.has_native_layout
+            else LATER_START_SHARE * PRODUCT_START_NS[CONVOLUTION] * can.start * LAYOUT_KERNELS
+        )
+    direct = DIRECT_FACTOR if form.fp32 or work.backward_passes else TENSOR_CORE_FACTOR
+    time = after + overlap_times(
+        direct * sum(arithmetic_time(product, form, rates) for product in products_), memory, form
     )
-    if not form.fp32 and 0 < work.channels < work.least:
-        # So few are multiplied as fast by kernels that do without tensor cores and take them as they come.
-        return min(time, _convolution(work._replace(unit="fp32", winograd=()), gpu, can))
-    if not work.winograd or not form.fp32:
+    if not form.fp32 and 0 < work.channels < work.min_channels:
+        # Kernels without tensor cores, which need no padding and no layout, are as fast for so few channels.
+        return min(time, _convolution_time(work._replace(unit="fp32", winograd_products=()), gpu, can))
+    if not work.winograd_products or not form.fp32:
         return time
-    transforms = sum(work.size * b * (m * k + k * n + m * n) for b, m, n, k in work.winograd)
-    moving = _moving(transforms, gpu, can, 0.0)
-    fast = WINOGRAD * sum(arithmetic(product, form, rates) for product in work.winograd)
+    transforms = sum(
+        work.element_bytes * b * (m * k + k * n + m * n) for b, m, n, k in work.winograd_products
+    )
+    moving = _memory_time(transforms, gpu, can, 0.0)
+    fast = WINOGRAD_FACTOR * sum(arithmetic_time(product, form, rates) for product in work.winograd_products)
     return min(time, after + fast + moving)
 
 
-def _depthwise(work: Work, gpu: Gpu, can: Reach) -> float:
-    """Nanoseconds of the arithmetic of convolutions of single channels."""
-    time = work.flops / (gpu.fp32 * 1e3 * can.fp32 * DEPTHWISE)
-    if work.backward < 2 or work.ready:
+def _depthwise_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+    """Return the nanoseconds of the arithmetic of depthwise convolutions."""
+    time = work.flops / (gpu.fp32 * 1e3 * can.fp32 * DEPTHWISE_SHARE)
+    if work.backward_passes < 2 or work.has_native_layout:
         return time
-    # The gradient of each weight is a block's, which goes over all pixels and works out the place of each.
-    taps = work.flops / 2 / work.backward
-    return time / 2 + taps / (TAPS * _cycles(gpu))
+    # Each weight's gradient has a block, which goes over all pixels and computes the address of each.
+    taps = work.flops / 2 / work.backward_passes
+    return time / 2 + taps / (WEIGHT_GRADIENTS_PER_CYCLE * _cycles_per_ns(gpu))
 
 
-def _attention(work: Work, gpu: Gpu, can: Reach) -> float:
-    """Nanoseconds of attention by blocks of queries, each with start, end and a softmax of its scores."""
+def _attention_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+    """Return the nanoseconds of attention in blocks of queries, each with start, end and softmax."""
     if not work.products:
-        return _moving(work.moved, gpu, can, CACHED)
+        return _memory_time(work.bytes_moved, gpu, can, CACHE_BYTES_PER_NS)
     heads, queries, keys, size = work.products[0]
-    size = -(-size // PADDED_HEAD) * PADDED_HEAD
+    size = -(-size // HEAD_SIZE_MULTIPLE) * HEAD_SIZE_MULTIPLE
     top = peak(gpu, work.unit) * 1e3
     processors = max(gpu.multiprocessors, 1)
     each = top / processors / 1e3  # flops in a picosecond
-    blocks = heads * -(-queries // BLOCK)
+    blocks = heads * -(-queries // QUERIES_PER_BLOCK)
     waves = max(blocks / processors, 1.0)
-    keys_seen = keys / 2 + BLOCK / 2 if work.causal else -(-keys // TAKEN) * TAKEN
-    flops = 4.0 * BLOCK * (size * (keys_seen + AHEAD * each) + SCORES * each * keys_seen)
-    passes = work.backward / AGAIN if work.backward else 1.0
+    keys_seen = (
+        keys / 2 + QUERIES_PER_BLOCK / 2 if work.causal else -(-keys // MIN_KEYS_PER_STEP) * MIN_KEYS_PER_STEP
+    )
+    flops = (
+        4.0
+        * QUERIES_PER_BLOCK
+        * (size * (keys_seen + BLOCK_OVERHEAD_KEYS * each) + SOFTMAX_HEAD_ELEMENTS * each * keys_seen)
+    )
+    passes = work.backward_passes / BACKWARD_SPEED_SHARE if work.backward_passes else 1.0
     time = waves * processors * flops * passes / (top * can.attention)
-    return max(time, _moving(work.moved, gpu, can, CACHED))
+    return max(time, _memory_time(work.bytes_moved, gpu, can, CACHE_BYTES_PER_NS))

@@ -10,7 +10,7 @@ RECURRENT = "recurrent"
 DISTANCE = "distance"
 UNKNOWN = "unknown"
 TRITON = "triton"
-"""Kernels of the script's own, or of a library's: their bytes and products are counted as they run."""
+"""Triton kernels of the script or a library, whose bytes and products are counted as they run."""
 
 _NAMES = {
     MATMUL: (

@@ -1,8 +1,8 @@
-"""What indexing with tensors moves: places, elements and, where values are added up, a sort of the places.
+"""The memory traffic of indexing with tensors: indices, elements, and a sort of the indices of gradients.
 
-As ATen goes about it (``TensorAdvancedIndexing.cpp``, ``Indexing.cu``): a mask becomes places by two passes
-over it, 8 bytes for each dimension of each element that it lets through; a gradient's places are made one
-number each, dimension by dimension, sorted by radix, and their values added in that order.
+In ATen (``TensorAdvancedIndexing.cpp``, ``Indexing.cu``) two passes turn a mask into indices of 8 bytes for
+each dimension of each selected element. The indices of a gradient are combined into one number each,
+dimension by dimension, and sorted by radix; values are added in that order.
 """
 
 from __future__ import annotations
@@ -12,25 +12,28 @@ from typing import NamedTuple
 
 from gapless.model.programme import Entry, Shape
 
-_PLACE = 8
-"""Bytes of a place in one dimension."""
-_LINEAR = 56
-"""Bytes for each place and dimension: the remainder, its stride, and the sum are read and written."""
-_DIGIT, _PAIR = 8, 32
-"""Bits that a pass of the sort looks at, and what it reads and writes of a place and where it came from."""
+_INDEX_BYTES = 8
+"""Bytes of an index in one dimension."""
+_LINEARIZE_BYTES = 56
+"""Bytes moved per element and dimension to combine indices: remainder, stride and sum are read and written.
+"""
+_SORT_BITS, _SORT_BYTES = 8, 32
+"""Bits that a pass of the radix sort handles, and bytes that it moves per index and its original position."""
 
 
-class Indexed(NamedTuple):
-    """Bytes that are moved, elements that are picked one by one, and kernels."""
+class IndexingWork(NamedTuple):
+    """The fields of `DeviceWork` that indexing determines."""
 
-    moved: float
-    picked: float
+    bytes_moved: float
+    lookups: float
     kernels: int
 
 
-def indexed(entry: Entry, stem: str, size: int) -> Indexed | None:
-    """What ``index`` and ``index_put`` of `entry`, whose elements have `size` bytes, move; None where its
-    shapes do not tell."""
+def indexing_work(entry: Entry, stem: str, size: int) -> IndexingWork | None:
+    """Return the work of ``index`` or ``index_put``; None if the shapes of `entry` do not determine it.
+
+    `size` is the bytes of an element.
+    """
     puts = stem != "index"
     if len(entry.inputs) < 2 + puts or not entry.outputs:
         return None
@@ -42,17 +45,20 @@ def indexed(entry: Entry, stem: str, size: int) -> Indexed | None:
     count = _count(places, values, mask)
     picked = count * math.prod(source[dimensions:])
     if not puts or (picked != math.prod(values) and picked > math.prod(source)):
-        picked = math.prod(values)  # places of other dimensions than the first, which shapes do not tell
-    moved = dimensions * _PLACE * count + 2.0 * picked * size
+        picked = math.prod(values)  # indices of other dimensions than the first, which are not recorded
+    moved = dimensions * _INDEX_BYTES * count + 2.0 * picked * size
     kernels = 1
     if mask:
-        moved += 2.0 * math.prod(places[0]) + dimensions * _PLACE * count
+        moved += 2.0 * math.prod(places[0]) + dimensions * _INDEX_BYTES * count
         kernels += 3
     if puts and entry.backward:
-        passes = -(-max(math.prod(source[:dimensions]) - 1, 1).bit_length() // _DIGIT)
-        moved += count * (dimensions * _LINEAR + passes * _PAIR + 2.0 * _PLACE) + picked * size
+        passes = -(-max(math.prod(source[:dimensions]) - 1, 1).bit_length() // _SORT_BITS)
+        moved += (
+            count * (dimensions * _LINEARIZE_BYTES + passes * _SORT_BYTES + 2.0 * _INDEX_BYTES)
+            + picked * size
+        )
         kernels += 4 * dimensions + passes + 1
-    return Indexed(moved, float(picked), kernels)
+    return IndexingWork(moved, float(picked), kernels)
 
 
 def _is_mask(source: Shape, places: tuple[Shape, ...], values: Shape) -> bool:
@@ -65,7 +71,7 @@ def _is_mask(source: Shape, places: tuple[Shape, ...], values: Shape) -> bool:
 
 
 def _count(places: tuple[Shape, ...], values: Shape, mask: bool) -> int:
-    """Return the number of places; for a mask with unknown selection, half of it."""
+    """Return the number of indexed places; half of a mask whose selection is unknown."""
     if not mask:
         return max(map(math.prod, places))
     return values[0] if values else math.prod(places[0]) // 2

@@ -1,9 +1,9 @@
 """Operators over lists of tensors: launches, blocks, and arithmetic in fp64.
 
-As ATen goes about them (``MultiTensorApply.cuh``): a block of 512 threads goes through a chunk of 65,536
-elements of one tensor, and a launch has at most 320 blocks, of few tensors. A kernel over one small tensor
-has few blocks, however many multiprocessors are free. Fused optimizers take their settings in fp64, and so
-compute with them (``fused_adam_utils.cuh``, ``FusedSgdKernel.cu``): GPUs with few units for that are slow.
+In ATen (``MultiTensorApply.cuh``) a block of 512 threads processes a chunk of 65,536 elements of one tensor,
+and a launch has at most 320 blocks, of few tensors. A kernel over one small tensor has few blocks, however
+many multiprocessors are free. Fused optimizers compute in fp64, the type of their settings
+(``fused_adam_utils.cuh``, ``FusedSgdKernel.cu``): GPUs with few fp64 units are slow.
 """
 
 from __future__ import annotations
@@ -12,73 +12,79 @@ from typing import NamedTuple
 
 from gapless.model.programme import Entry
 
-CHUNK = 65_536
-_BLOCKS_OF_A_LAUNCH = 320
-_TENSORS_OF_A_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36}
-_FEWEST_TENSORS_OF_A_LAUNCH = 30
-"""Of a launch with five lists or more."""
+CHUNK_ELEMENTS = 65_536
+"""Elements that a block processes (`kChunkSize` in ATen)."""
+_MAX_BLOCKS_PER_LAUNCH = 320
+"""Blocks of a launch (`depth_to_max_blocks` in ATen)."""
+_MAX_TENSORS_BY_LISTS = {1: 110, 2: 64, 3: 48, 4: 36}
+"""Tensors of each list that a launch takes, by its number of lists (`depth_to_max_tensors` in ATen)."""
+_MAX_TENSORS_OF_MANY_LISTS = 30
+"""The same with five lists or more."""
 
 _REDUCTIONS = ("_foreach_norm", "_foreach_max", "_foreach_powsum")
 """Operators that read one list and write a number for each of its tensors."""
-_MOST_LISTS = 4
+_MAX_LISTS = 4
 """No operator but the fused optimizers reads more."""
 
 
-class _Fused(NamedTuple):
-    """Lists that a fused optimizer is given, those of them with an element for each of the parameters, and
-    instructions in fp64: for an element, conversions counted, and for a block."""
+class _FusedOptimizer(NamedTuple):
+    """The arguments of a fused optimizer and its instructions in fp64."""
 
     lists: int
-    whole: int
-    element: float
-    block: float
+    """Lists of tensors that it takes."""
+    parameter_lists: int
+    """Those of them with an element for each element of the parameters."""
+    fp64_per_element: float
+    """Instructions in fp64 for each element, conversions included."""
+    fp64_per_block: float
+    """Instructions in fp64 of each block besides."""
 
 
-_BLOCK = 512 * 2 * 110.0
-"""Two powers for the bias corrections, by each thread of a block."""
+_ADAM_FP64_PER_BLOCK = 512 * 2 * 110.0
+"""Each of 512 threads computes two powers for the bias corrections, at about 110 instructions."""
 _FUSED = {
-    "_fused_adam_": _Fused(5, 4, 17.0, _BLOCK),
-    "_fused_adamw_": _Fused(5, 4, 17.0, _BLOCK),
-    "_fused_sgd_": _Fused(3, 3, 12.0, 0.0),
-    "_fused_adagrad_": _Fused(4, 3, 12.0, 0.0),
+    "_fused_adam_": _FusedOptimizer(5, 4, 17.0, _ADAM_FP64_PER_BLOCK),
+    "_fused_adamw_": _FusedOptimizer(5, 4, 17.0, _ADAM_FP64_PER_BLOCK),
+    "_fused_sgd_": _FusedOptimizer(3, 3, 12.0, 0.0),
+    "_fused_adagrad_": _FusedOptimizer(4, 3, 12.0, 0.0),
 }
 
 
-class Listed(NamedTuple):
-    """Launches, the blocks of all of them, instructions in fp64, and bytes that are in no cache."""
+class ListWork(NamedTuple):
+    """The fields of `DeviceWork` that operators over lists determine."""
 
     kernels: int
     blocks: int
-    doubles: float
-    cold: float
+    fp64_instructions: float
+    cold_bytes: float
 
 
-FIRST = 0.4
-"""The share of what an update's operators move that the ones before have not moved: AdamW's eight go through
-parameters, gradients and both states, each of which is cold once."""
+_COLD_UPDATE_SHARE = 0.4
+"""Share of an update's traffic that is in no cache: AdamW's eight operators go through parameters, gradients
+and both states, each of which is cold once."""
 
 
-def listed(entry: Entry, stem: str) -> Listed:
-    """Return what an operator over lists launches.
+def list_work(entry: Entry, stem: str) -> ListWork:
+    """Return the launches of an operator over lists, their blocks and their work.
 
     >>> listed(Entry(name="aten::_fused_adamw_", tensors=5, elements=4 * 384 + 1), "_fused_adamw_")
-    Listed(kernels=1, blocks=1, doubles=119168.0, cold=0.0)
+    ListWork(kernels=1, blocks=1, fp64_instructions=119168.0, cold_bytes=0.0)
     """
     fused = _FUSED.get(stem)
-    lists = fused.lists if fused is not None else _lists(entry, stem)
+    lists = fused.lists if fused is not None else _lists_per_output(entry, stem)
     tensors = max(entry.tensors // lists, 1)
-    elements = entry.elements // (fused.whole if fused is not None else lists)
-    blocks = max(tensors, -(-elements // CHUNK))
-    most = _TENSORS_OF_A_LAUNCH.get(lists, _FEWEST_TENSORS_OF_A_LAUNCH)
-    launches = max(-(-tensors // most), -(-blocks // _BLOCKS_OF_A_LAUNCH), 1)
-    doubles = fused.element * elements + fused.block * blocks if fused is not None else 0.0
+    elements = entry.elements // (fused.parameter_lists if fused is not None else lists)
+    blocks = max(tensors, -(-elements // CHUNK_ELEMENTS))
+    most = _MAX_TENSORS_BY_LISTS.get(lists, _MAX_TENSORS_OF_MANY_LISTS)
+    launches = max(-(-tensors // most), -(-blocks // _MAX_BLOCKS_PER_LAUNCH), 1)
+    doubles = fused.fp64_per_element * elements + fused.fp64_per_block * blocks if fused is not None else 0.0
     again = entry.optimizer and fused is None
-    cold = float(entry.reads + entry.writes) * (FIRST if again else 1.0)
-    return Listed(launches * (2 if stem == "_foreach_norm" else 1), blocks, doubles, cold)
+    cold = float(entry.reads + entry.writes) * (_COLD_UPDATE_SHARE if again else 1.0)
+    return ListWork(launches * (2 if stem == "_foreach_norm" else 1), blocks, doubles, cold)
 
 
-def _lists(entry: Entry, stem: str) -> int:
-    """Return how many lists are read for each one written; reductions write next to nothing."""
+def _lists_per_output(entry: Entry, stem: str) -> int:
+    """Return how many lists are read for each list that is written; 1 for reductions, which write little."""
     if not entry.writes or stem in _REDUCTIONS:
         return 1
-    return min(max(round(entry.reads / entry.writes), 1), _MOST_LISTS)
+    return min(max(round(entry.reads / entry.writes), 1), _MAX_LISTS)

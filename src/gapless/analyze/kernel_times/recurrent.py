@@ -1,8 +1,8 @@
-"""What a recurrent layer of cuDNN asks for: a chain of steps, each of which reads the weights again.
+"""The work of a recurrent layer of cuDNN: steps in sequence, each of which reads the weights again.
 
-``benchmarks/recurrent_layers.py`` holds it against 106 measurements of layers on a V100 in DeepBench
-(Apache-2.0; fp32 and fp16), to which the two constants are fitted. Nothing open was found of later GPUs and
-versions of cuDNN: their intervals are wide.
+``benchmarks/recurrent_layers.py`` compares the model with 106 measurements of layers on a V100 in DeepBench
+(Apache-2.0; fp32 and fp16), to which the two constants are fitted. No open data of later GPUs and
+versions of cuDNN is known: their intervals are wide.
 """
 
 from __future__ import annotations
@@ -12,24 +12,32 @@ from typing import NamedTuple
 
 from gapless.model.programme import Entry
 
-STEP = 44_000.0
-"""Nanoseconds of a step besides its products."""
-SHARE = 0.8
-"""What of the data sheet's bandwidth and peak a step's product reaches."""
+STEP_NS = 44_000.0
+"""Duration of a step besides its products."""
+PEAK_SHARE = 0.8
+"""Share of the data sheet's bandwidth and peak that a step's product reaches."""
 
 
-class Chain(NamedTuple):
-    """`steps` one after the other, each a product of so many flops with so many bytes of weights; `flops` of
-    the products that wait for no step, and all of them together."""
+class RecurrentSteps(NamedTuple):
+    """The steps of a call, which run in sequence, and the work outside them."""
 
     steps: int
+    """Number of steps, over all layers."""
     step_flops: float
+    """Flops of the product of one step."""
     step_bytes: float
+    """Bytes of the weights that one step reads."""
     flops: float
+    """Flops of the products that wait for no step."""
+
+    @property
+    def total_flops(self) -> float:
+        """Flops of all products."""
+        return self.flops + self.steps * self.step_flops
 
 
-def chain(entry: Entry, backward: bool, size: int) -> Chain | None:
-    """Return the call's chain of steps by its shapes; None if they do not determine it.
+def recurrent_steps(entry: Entry, backward: bool, size: int) -> RecurrentSteps | None:
+    """Return the steps of the call of a recurrent layer; None if its shapes do not determine them.
 
     Input, weights and states come in, and their gradients, or the output and the states, go out.
     """
@@ -51,7 +59,7 @@ def chain(entry: Entry, backward: bool, size: int) -> Chain | None:
     along = 2.0 * places * rows * units * layers
     steps = -(-places // batch) * deep
     passes = 2 if backward else 1  # gradients of what comes in step by step, those of weights afterwards
-    return Chain(
+    return RecurrentSteps(
         steps=steps,
         step_flops=along / steps,
         step_bytes=float(rows * units * directions * size),
