@@ -312,8 +312,8 @@ def test_no_byte_is_looked_at_without_end(piece: bytes, monkeypatch: pytest.Monk
     class Counted(repair.EventDecoders):
         def __init__(self, exact: bool = False) -> None:
             super().__init__(exact)
-            self.decode_event = self.decode_all = self.many_loosely = None  # type: ignore[assignment]
-            for name in ("decode_event", "decode_all", "many_loosely"):
+            self.decode_event = self.decode_all = self.decode_loosely = None  # type: ignore[assignment]
+            for name in ("decode_event", "decode_all", "decode_loosely"):
                 setattr(self, name, Counting(getattr(repair.EventDecoders(exact), name)))
 
     class Scanner(json.JSONDecoder):
@@ -327,7 +327,7 @@ def test_no_byte_is_looked_at_without_end(piece: bytes, monkeypatch: pytest.Monk
             looked += end - idx
             return value, end
 
-    monkeypatch.setattr(chunks, "Format", Counted)
+    monkeypatch.setattr(chunks, "EventDecoders", Counted)
     monkeypatch.setattr(repair.json, "JSONDecoder", Scanner)
     data = three()
     at = data.index(b'"hit"')
