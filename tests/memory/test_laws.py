@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gapless.memory.allocator import Allocator
 from gapless.memory.blocks import Block
-from gapless.memory.driver import UNLIMITED, Driver
+from gapless.memory.driver import UNLIMITED, VIRTUAL, Driver
 from gapless.memory.settings import parse
 from gapless.memory.sizes import MIB
 
@@ -180,3 +180,26 @@ def test_more_memory_never_fails_where_less_was_enough(case, more):
             less.frees,
             less.peak_reserved,
         )
+
+
+ranges = st.tuples(
+    st.one_of(st.integers(0, 0x100), st.integers(0x6F0, 0x800)).map(lambda terabytes: terabytes << 36),
+    st.integers(1, 3 * MIB),
+)
+requests = st.lists(st.tuples(st.booleans(), st.integers(1, VIRTUAL)), min_size=1, max_size=70)
+
+
+@given(st.lists(ranges, max_size=3), st.lists(ranges, max_size=3), st.lists(ranges, max_size=2), requests)
+def test_new_addresses_overlap_nothing(segments, spaces, adopted, new):
+    driver = Driver(
+        recorded=[(size, address) for address, size in segments],
+        spaces=[(stream, 0, address) for stream, (address, _) in enumerate(spaces)],
+    )
+    for address, size in adopted:
+        driver.adopt(address, size)
+    taken = [*segments, *((address, VIRTUAL) for address, _ in spaces), *adopted]
+    for is_space, size in new:
+        size += 3 * MIB  # as no recorded segment
+        address = driver.reserve(size) if is_space else driver.malloc(size)
+        assert all(address >= other + length or other >= address + size for other, length in taken)
+        taken.append((address, size))

@@ -107,13 +107,14 @@ def _adopt_space(allocator: Allocator, ranges: list[StartSegment], live: LiveBlo
     assert space is not None
     for mapped in ranges:
         if mapped.address + mapped.size > rest.address + rest.size:
-            _outgrow(pool, rest, space, mapped.address + mapped.size)
+            _outgrow(rest, space, mapped.address + mapped.size)
+            allocator.driver.occupy(space.address, space.size)
         allocator.driver.map(mapped.size)
         allocator.grow(mapped.size)
         rest = _insert(allocator, pool, rest, mapped, space, live)
 
 
-def _outgrow(pool: Pool, rest: Block, space: AddressSpace, end: int) -> None:
+def _outgrow(rest: Block, space: AddressSpace, end: int) -> None:
     """Make the address space longer: it was reserved for a larger device than the simulated one."""
     more = -(-(end - rest.address - rest.size) // space.page) * space.page + space.page
     space.size += more

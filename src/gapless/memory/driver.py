@@ -10,12 +10,12 @@ from gapless.memory.sizes import ROUND_LARGE
 
 _FIRST_SEGMENT = 0x7F00_0000_0000
 """Where simulated segments begin: high in the user's address space, as with the real driver."""
-_FIRST_SPACE = 0x7000_0000_0000
-"""Where simulated address spaces begin: below all simulated segments."""
+_FIRST_SPACE = 0x1000_0000_0000
+"""Where simulated address spaces begin: below all simulated segments, while there is room."""
 UNLIMITED = 1 << 60
 """Bytes of a device without a limit."""
 VIRTUAL = 1 << 41
-"""Address space of an expandable segment if the device's memory is unknown: more than any device has."""
+"""Bytes of an expandable segment's address space at most: more than any device has."""
 
 
 class Driver:
@@ -24,16 +24,17 @@ class Driver:
     `recorded` are sizes and addresses from the real driver: a request gets the first of its size that is
     still free, so that a replay meets the recorded addresses. If there is none, it gets the last returned
     address of exactly its size, else a new one. `spaces` are the recorded addresses of expandable segments,
-    with stream and pool.
+    with stream and pool. New addresses overlap neither each other nor recorded ones.
     """
 
     __slots__ = (
         "_next",
+        "_next_space",
         "_order",
         "_recorded",
         "_returned",
-        "_space",
         "_spaces",
+        "_spaces_end",
         "capacity",
         "taken",
         "used",
@@ -50,22 +51,31 @@ class Driver:
         self.taken: dict[int, int] = {}
         self._next = _FIRST_SEGMENT
         self._order: list[int] = []
-        self._space = _FIRST_SPACE
+        self._next_space, self._spaces_end = _FIRST_SPACE, _FIRST_SEGMENT
         self._spaces: dict[tuple[int, int], deque[int]] = {}
         for stream, small, address in spaces:
             self._spaces.setdefault((stream, small), deque()).append(address)
-            # Spaces that were not recorded lie behind all recorded ones: no two share an address.
-            self._space = max(self._space, _round_up(address + VIRTUAL))
+            self.occupy(address, VIRTUAL)
+            self._next_space = max(self._next_space, _round_up(address + VIRTUAL))
         self._returned: dict[int, list[int]] = {}
         self._recorded: dict[int, deque[int]] = {}
         for size, address in recorded:
             self._recorded.setdefault(size, deque()).append(address)
-            self._next = max(self._next, _round_up(address + size))
+            self.occupy(address, size)
+
+    def occupy(self, address: int, size: int) -> None:
+        """Hand out no new address in this range."""
+        end = _round_up(address + size)
+        self._next = max(self._next, end)
+        if address > self._next_space:
+            self._spaces_end = min(self._spaces_end, address)
+        else:
+            self._next_space = max(self._next_space, end)
 
     def adopt(self, address: int, size: int) -> None:
         """Register a segment that exists already."""
         self._take(address, size)
-        self._next = max(self._next, _round_up(address + size))
+        self.occupy(address, size)
 
     def malloc(self, size: int) -> int | None:
         """Return the address of `size` new bytes; None if the device has no more."""
@@ -98,8 +108,10 @@ class Driver:
 
     def reserve(self, size: int) -> int:
         """Reserve address space without memory; return its address."""
-        address = self._space
-        self._space += _round_up(size)
+        address, end = self._next_space, self._next_space + _round_up(size)
+        if end > self._spaces_end:
+            return self._new_address(size)
+        self._next_space = end
         return address
 
     def _address(self, size: int) -> int:
@@ -113,6 +125,10 @@ class Driver:
             address = returned.pop()
             if self._vacant(address, size):
                 return address
+        return self._new_address(size)
+
+    def _new_address(self, size: int) -> int:
+        """Return an address behind all others."""
         address = self._next
         self._next += _round_up(size)
         return address

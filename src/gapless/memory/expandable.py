@@ -83,7 +83,9 @@ class ExpandableSegments(AllocatorState):
     def open_space(self, pool: Pool, stream: int, address: int = -1) -> Block:
         """Reserve a new unmapped address range, at `address` if that is not negative."""
         page = SMALL_SEGMENT if pool.small else self.settings.large_segment_size
-        size = self.total + self.total // 8 if self.total >= 0 else VIRTUAL
+        size = max(VIRTUAL // page * page, page)
+        if self.total >= 0:
+            size = min(size, self.total + self.total // 8)
         candidates = [
             candidate
             for candidate in (address, self.driver.recorded_space(stream, pool.small) or -1)
@@ -95,6 +97,7 @@ class ExpandableSegments(AllocatorState):
         ):
             address = self.driver.reserve(size + page)  # the recording names addresses that are in use
         space = AddressSpace(address, size, page, stream, pool)
+        self.driver.occupy(address, space.size)
         self.spaces.append(space)
         block = Block(address, space.size, stream, pool)
         block.mapped = False
