@@ -83,12 +83,12 @@ class Switch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def describe_answer(assumption: Assumption) -> str:
-    """Return the assumed value in words: ``True``, ``512 of 1,024 elements``.
+    """Return the assumed value in words: ``True``, ``512 of 1024 elements``.
 
     >>> describe_answer(Assumption(kind="size", value=5, low=5, high=30, of=20, of_low=20, of_high=50))
     '5–30 of 20–50 elements'
     >>> describe_answer(Assumption(kind="int", value=2049, last=2048))
-    '2,048–2,049'
+    '2048–2049'
     """
     if assumption.kind == "bool":
         return str(bool(assumption.value))

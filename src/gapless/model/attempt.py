@@ -1,4 +1,4 @@
-"""`Attempt`: the script run again with something changed, to see whether it fits; `Search`: many of them."""
+"""`Attempt`: a run of the script with something changed, to see whether it fits; `Search`: many of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from gapless.model.estimate import Range, Throughput
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One run of the script, or an estimate instead of one.
+    """One run of the script with a change, or an estimate of it.
 
-    `what` is the change (``batch_size=64``), `value` the argument's. It `fits` if every device's requests are
-    met: `needs` is then the peak of reserved memory, else the least with which the replay succeeds; `has` is
-    what a process may have, `allocated` the peak in use; bytes, on the device with least left. `lasts` is
-    after how many more steps growing memory is full (-1: it does not grow, or the run ended by itself).
-    `step` is a step's length (nanoseconds), `seconds` what the run took here. If it is not `tried`, it is
-    estimated from the recording, and `note` says how. `failed` says why there is no result. `command` repeats
-    it.
+    - `what`: the change (``batch_size=64``); `value`: the argument's.
+    - `fits`: every device's requests are met.
+    - `needs`: the peak of reserved memory if it fits, else the least with which the replay succeeds; `has`:
+      what a process may have; `allocated`: the peak in use. Bytes, on the device with the least left.
+    - `lasts`: further steps until growing memory is full (-1: it does not grow, or the run ended by itself).
+    - `step`: a step's length (nanoseconds); `seconds`: the length of the run here.
+    - `tried`: it was run; otherwise it is estimated from the recording, and `note` says how.
+    - `failed`: why there is no result ("": there is).
+    - `command`: repeats it.
     """
 
     what: str
@@ -46,11 +48,11 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Search(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The largest value of a script's argument that fits.
+    """The search for the largest value of a script's argument that fits.
 
-    `argument` was tried from `least` to `most`, every `by`. `found` is the largest value that fits (-1: not
-    even `least` does); every larger one that was tried does not. `holes` are smaller values that do not fit.
-    `attempts` are in the order of their values, `words` how the argument is given to the script.
+    `argument` was tried from `least` to `most`, in steps of `by`. `found` is the largest value that fits (-1:
+    not even `least` does): every larger one that was tried does not. `holes` are smaller values that do not
+    fit. `attempts` are ordered by value, `words` is how the argument is passed to the script.
     """
 
     argument: str

@@ -51,9 +51,8 @@ class Spread(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Side(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One of the two runs.
 
-    `name` is how the user called it, `path` the file that was compared: the slowest rank of `files` where
-    there are several. `steps` are marked by `marks` ("" where nothing does). `spread` is there from five
-    steps on.
+    `name` is what the user called it, `path` the compared file: the slowest rank of `files` if there are
+    several. `steps` are marked by `marks` ("": none). `spread` exists from five steps on.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Side(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PhaseChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One phase of training: the host's time in it, that of the device work it launched, and idleness."""
+    """One phase of training: the host's time, that of the device work it launched, and idle time."""
 
     name: str
     host: Measure
@@ -76,11 +75,11 @@ class PhaseChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class WorkChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Device time of one kernel, or of all kernels of which one operator launches most.
+    """Device time of one kernel, or of all kernels that one operator launches.
 
-    `before` and `after` are nanoseconds, `calls_before` and `calls_after` launches, per step or trace; -1
-    where a side lists its longest only and this is not one of them: it takes `at_most` there. `was` is the
-    kernel's name before, where the two differ in what does not matter.
+    `before` and `after` are nanoseconds, `calls_before` and `calls_after` launches, per step or trace; -1 if
+    a side lists only its longest and this is not among them: it takes `at_most` there. `was` is the kernel's
+    earlier name if it differs in irrelevant parts.
     """
 
     name: str
@@ -95,11 +94,11 @@ class WorkChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class LineChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Device time launched from one line of the user's, and idleness of the device that it causes.
+    """Device time launched from one of the user's lines, and idle time of the device that it causes.
 
-    `was` and `line` are the line before and after, None where that side does not have it. `place` stands for
-    both where no line is known. Times in nanoseconds per step or trace; -1 where a side lists the longest
-    only and this is not one of them.
+    `was` and `line` are the line before and after, None on a side without it. `place` stands for both if no
+    line is known. Nanoseconds per step or trace; -1 if a side lists only its longest and this is not among
+    them.
     """
 
     state: State
@@ -113,11 +112,11 @@ class LineChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class FindingChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One finding before and after; None on the side that does not have it.
+    """One finding before and after; None on a side without it.
 
     `idle_before` and `idle_after` are nanoseconds of idle device, `calls_before` and `calls_after` how often
-    it happens: per step, or in all where there are no steps or the finding is not part of them. `unseen`
-    says that the run before ended before it could have come: whether it is new is not known.
+    it happens: per step, or in all without steps or outside of them. `unseen`: the earlier run ended before
+    it could occur, so it is unknown whether it is new.
     """
 
     state: State
@@ -138,15 +137,15 @@ class FindingChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 class Comparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Two runs side by side; what changed most comes first in each list.
+    """Two runs side by side, in each list the largest changes first.
 
-    `of` says what was compared: ``profiles`` (times in nanoseconds), ``sessions`` (waits) or ``memory``
-    (bytes). All numbers are means `per` step, or of the whole ``trace`` or ``run`` where a side has no steps.
-    `length` is the number the comparison is about: the time of a step, its waits, or bytes reserved.
-    `within_spread` says that the steps of
-    one side differ among themselves as much as the two sides do. `memory` is there where both recorded it.
-    `notes` say what makes the sides hard to compare. `incomplete` says what is missing in the profile of a
-    side: nothing can be told of the change then.
+    - `of`: what was compared: ``profiles`` (nanoseconds), ``sessions`` (waits) or ``memory`` (bytes).
+    - `per`: all numbers are means per ``step``, or totals of the ``trace`` or ``run`` if a side has no steps.
+    - `length`: the number that the comparison is about: a step's time, its waits, or reserved bytes.
+    - `within_spread`: the steps of one side differ as much among themselves as the two sides do.
+    - `memory`: None unless both sides recorded it.
+    - `notes`: what makes the sides hard to compare.
+    - `incomplete`: what is missing in a side's profile, which then allows no conclusion ("": nothing).
     """
 
     sentence: str
@@ -192,8 +191,8 @@ def scale(largest: float, least: int = 0) -> Scale:
 
 
 def percents(value: float) -> str:
-    """Format the size of a percentage, without its sign: ``28 %``, ``2.5 %``. Nearly 100 is never rounded to
-    100."""
+    """Format the size of a percentage without its sign: ``28 %``, ``2.5 %``; nearly 100 is never rounded
+    to 100."""
     size = abs(value)
     if 99.5 <= size < 100:
         return f"{min(size, 99.9):.1f} %"

@@ -1,4 +1,4 @@
-"""`Compiled`: what torch.compile would make of one callable, found by compiling it after the run."""
+"""`Compiled`: what torch.compile would make of one callable, determined by compiling it after the run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Skip = Literal[
     "cpu-input", "scalar-input", "mutated-input", "operator", "copied-out",
     "uncached-memory", "dynamic-shapes", "output-overwritten",
 ]  # fmt: skip
-"""Why a graph, or part of it, runs outside of CUDA graphs, or in more of them than one: a CPU tensor goes in,
-or a number in one; an input is written in place; an operator cannot be captured; a
-result is copied to the CPU; memory is not cached; each new shape is captured
-anew; or a result is used after the replay that overwrites it, which PyTorch refuses."""
+"""Why a graph, or part of it, runs outside of CUDA graphs, or in several: an input is a CPU tensor, or a
+number in one; an input is written in place; an operator cannot be captured; a result is copied to the CPU;
+memory is not cached; each new shape is captured anew; or a result is used after the replay that overwrites
+it, which PyTorch refuses."""
 
 
 class GraphBreak(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A place where the compiler ends a graph, `times` of them in the calls that were compiled.
+    """A place where the compiler ends a graph, `times` times in the compiled calls.
 
-    `kind` is the compiler's own name of the reason (``"Tensor.item()"``), `reason` its explanation and
-    `hints` its advice. `stack` is innermost first; its first `inside` lines are of the compiled code, the
-    others of what calls it. With `raises`, compiling fails here: `fullgraph=True` allows none.
+    `kind` is the compiler's own name of the reason (``"Tensor.item()"``), `reason` its explanation, `hints`
+    its advice. `stack` is innermost first; its first `inside` lines are compiled code, the others its
+    callers. `raises`: compiling fails here, because `fullgraph=True` allows no break.
     """
 
     kind: str
@@ -42,16 +42,16 @@ class GraphBreak(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def is_users(self) -> bool:
-        """Whether a line of the user's own is compiled there, and not only code of libraries."""
+        """Whether the user's own code is compiled there, not only libraries."""
         return any(line.is_user for line in self.stack[: self.inside])
 
 
 class Recompile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A function that was compiled again, `times` times, as `guard` had failed (``"tensor 'x' size mismatch
+    """A function that was compiled again, `times` times, because `guard` failed (``"tensor 'x' size mismatch
     at index 0. expected 4, actual 6"``).
 
-    `function` begins at `line`. `calls` are the numbers of the calls that caused it, from 1, and `caller` is
-    where the first of them was made.
+    `function` begins at `line`. `calls` are the numbers of the calls that caused it, from 1, `caller` the
+    place of the first.
     """
 
     guard: str
@@ -63,8 +63,8 @@ class Recompile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Outside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What keeps work from one CUDA graph under ``mode="reduce-overhead"``: `what` it is, in a few words, and
-    whether it keeps out the `whole` compiled graph."""
+    """What keeps work out of one CUDA graph under ``mode="reduce-overhead"``: `what`, in a few words;
+    `whole`: the whole compiled graph."""
 
     skip: Skip
     what: str = ""
@@ -74,7 +74,7 @@ class Outside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Launches(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Kernels of one call on the GPU: eagerly, and as they would be fused; the backward pass apart."""
+    """Kernels of one call on the GPU, eager and fused; those of the backward pass separately."""
 
     eager: int = 0
     fused: int = 0
@@ -85,11 +85,14 @@ class Launches(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Compiled(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One callable that the run compiled: `name` as the user knows it, `line` where it was compiled.
 
-    `options` are those that differ from torch's own (``("fullgraph=True",)``). Of `calls` calls `signatures`
-    differ, and `compiled` were compiled again after the run, in order, which made `graphs` graphs: `shapes`,
-    if each counts once for each set of sizes that it ran with. `dynamic` of them take sizes as arguments, and
-    `scalars` values are read within graphs (``capture_scalar_outputs``). `limit` is the limit on
-    recompilations that was reached: from then on it runs eagerly. `failed` says why it could not be compiled.
+    - `options`: those that differ from torch's defaults (``("fullgraph=True",)``).
+    - `calls`: all calls; `signatures`: how many differ; `compiled`: how many were compiled again after the
+      run, in order.
+    - `graphs`: the resulting graphs; `shapes`: the same, counted once for each set of sizes; `dynamic`: those
+      that take sizes as arguments; `scalars`: values read within graphs (``capture_scalar_outputs``).
+    - `limit`: the limit on recompilations that was reached, at the line `limited`: from then on it runs
+      eagerly.
+    - `failed`: why it could not be compiled ("": it was).
 
     >>> Compiled(name="Net", graphs=3, breaks=(GraphBreak(kind="Tensor.item()", times=2),)).broken
     2

@@ -26,8 +26,7 @@ from typing import Literal
 import msgspec
 
 Memory = Literal["pageable", "pinned", "managed", "unknown"]
-"""Memory on the host's side. Managed memory moves by itself, and no document says what a copy of it waits
-for."""
+"""The host's memory. Managed memory migrates by itself, and no document says what copying it waits for."""
 
 IMMEDIATE = 64 << 10
 """Bytes that the call itself copies from pageable memory, on every NVIDIA GPU."""
@@ -47,9 +46,9 @@ START = 2_000
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy between host and device, as PyTorch is asked for it.
+    """A copy between host and device, as requested of PyTorch.
 
-    `strided` says that the host's side goes through a new contiguous tensor there (see `strided`).
+    `strided`: the host's side needs a temporary contiguous tensor (see the function `strided`).
     """
 
     to_device: bool

@@ -18,12 +18,12 @@ MAX_CORRUPTED_SHARE = 0.02
 Kind = Literal["graph", "launch", "record", "call", "operator", "stretch", "scattered", "around"]
 """What is missing.
 
-- ``graph``: graph launches without any kernel; ``launch``: other launches without work on the GPU;
-- ``record``: work on the GPU to which the file's own arrows lead;
-- ``call``: work on the GPU whose launch is not there;
+- ``graph``: the kernels of graph launches; ``launch``: the GPU work of other launches;
+- ``record``: GPU work that the file's own flow arrows refer to;
+- ``call``: launches of GPU work;
 - ``operator``: operators and annotations, which the profiler numbers;
-- ``stretch``: launches with their work on the GPU, about so many, of which nothing is there in some stretch;
-- ``scattered``: the same here and there, at least so many;
+- ``stretch``: about so many launches with their GPU work, all within one interval;
+- ``scattered``: at least so many launches with their GPU work, here and there;
 - ``around``: operators around launches, at the beginning or the end of the file.
 """
 _IDLENESS_KINDS: tuple[Kind, ...] = ("graph", "launch", "record", "stretch", "scattered", "around")
@@ -59,17 +59,19 @@ class Missing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a profile holds of what happened: everything that explains a profile asks this first.
+    """How complete a profile is: everything that explains a profile asks this first.
 
-    `launches` put work on the GPU, `records` is the work that is there. `missing` has the kinds of which not
-    all is there, the gravest first. The file was `cut` off, `broken` events of it could not be read,
-    `corrupted` bytes of `size` were given up; it holds `profiles` one after the other, of `processes` that
-    launch. `contradictory` records cannot be where their times say. In an `excerpt` so many CPU events of a
-    longer recording come before the first; a `bare` profile has no operators at all, an `endless` one not the
-    mark with which the profiler ends a recording. Its last `unrecorded` nanoseconds have no events, and its
-    first `silent` ones. `hidden` nanoseconds in the steps, of `steps`, are idle as recorded, and missing work
-    may have run in them; `unexplained` ones are idle while CPU events begin that are missing. In an
-    `unmarked` one marks of steps are missing.
+    - `launches`: calls that put work on the GPU; `records`: the recorded work; `missing`: kinds that are
+      incomplete, the gravest first.
+    - `cut`: the file is cut off; `broken`: unreadable events; `corrupted`: bytes skipped, of `size`.
+    - `profiles`: profiles in the file, one after the other; `processes`: launching processes.
+    - `contradictory`: records with impossible times.
+    - `excerpt`: CPU events of a longer recording before the first here.
+    - `bare`: no operators at all; `endless`: no mark of the recording's end; `unmarked`: marks of steps are
+      missing.
+    - `silent`, `unrecorded`: nanoseconds without events at the beginning and the end.
+    - `hidden`: nanoseconds of the `steps` that are idle as recorded, but could hold missing work;
+      `unexplained`: those during which missing CPU events begin.
 
     >>> Coverage(missing=(Missing(kind="graph", seen=2, of=10),)).complete
     False

@@ -1,4 +1,5 @@
-"""`Efficiency`: what operators of a profile reach of the GPU, and what an estimate says of them."""
+"""`Efficiency`: what share of the GPU's peak a profile's operators reach, and what an estimate says of
+them."""
 
 from __future__ import annotations
 
@@ -8,14 +9,13 @@ from gapless.model.programme import Shape
 
 
 class Rate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """`calls` of an operator, or of a family of them, in the steps: `time` on the GPU in nanoseconds, all
-    together.
+    """The `calls` of an operator, or of a family, in the steps: `time` on the GPU in nanoseconds, in all.
 
-    `flops` is the arithmetic of products, convolutions and attention (a multiplication and an addition are
-    two), `bytes` what must be read and written at least; both of all calls. `roof` is the time that these
-    need at the data sheet's peaks, -1 where the GPU is in no table; `estimated` what an estimate without this
-    profile says, -1 where the GPU is not one of those that can be emulated. `shapes` and `dtype` are those of
-    the tensors that it is given.
+    - `flops`: of products, convolutions and attention (a multiplication and an addition are two); `bytes`:
+      the least to read and write; of all calls.
+    - `roof`: the time of these at the data sheet's peaks (-1: GPU not in the tables); `estimated`: the
+      estimate without this profile (-1: GPU cannot be emulated).
+    - `shapes`, `dtype`: of its input tensors.
     """
 
     name: str
@@ -50,13 +50,12 @@ class Rate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Efficiency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Operators whose shapes were recorded: `covered` nanoseconds of the `time` of all work in the steps.
+    """Operators with recorded shapes: `covered` nanoseconds of the `time` of all work in the steps.
 
-    `card` is the GPU whose data sheet it is, "" where it is in no table; `estimated` says that it is one that
-    can be emulated. `families` are those of all these
-    operators, longest first; `operators` by name and shapes the slow ones, first what takes longest beyond
-    its roof. `short` and `products` say how many times as long as estimated elementwise kernels of few
-    elements and matrix products take, in the median; -1 where there are too few to tell.
+    `card` is the GPU in the tables ("": none); `estimated`: it can be emulated. `families` cover all these
+    operators, longest first; `operators` are the slow ones by name and shapes, those with the most time
+    beyond their roof first. `short` and `products` are the median ratios of measured to estimated time of
+    elementwise kernels with few elements and of matrix products; -1 if there are too few.
     """
 
     card: str = ""

@@ -1,4 +1,4 @@
-"""`Estimate`: what a step would take on the emulated GPU, and why that may be off."""
+"""`Estimate`: what a step would take on the emulated GPU, and why that may be wrong."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = [
 ]  # fmt: skip
 
 BATCHES_IN_TIME = "every batch is there in time"
-"""Assumed of a step unless something shows that it waits for data."""
+"""Assumed of a step unless it is shown to wait for data."""
 
 MIN_CLEAR_SHARE, MIN_SURE_SHARE = 0.7, 0.95
-"""Shares of drawn machines from which a step's limiter is reported, and reported as almost certain."""
+"""Shares of sampled machines from which a step's limiter is reported, and reported as almost certain."""
 
 
 def with_waiting(step: Range, waiting: Range) -> Range:
@@ -42,19 +42,19 @@ def with_waiting(step: Range, waiting: Range) -> Range:
 
 
 class Count(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A number per step on this rank; `told` says what it is known from."""
+    """A number per step on this rank; `told` is the source of it, in words."""
 
     number: float = 0.0
     told: str = ""
 
 
 class Throughput(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a step does, in the mean.
+    """The work of a mean step.
 
-    `samples` and `tokens` are None where nothing tells them. `flops` are those that the model needs, of
-    products, convolutions and attention (a multiplication and an addition are two; attention counts in full),
-    `repeated` those that checkpointing computes again. `peak` are the TFLOP/s of the GPU in `unit`, in which
-    most of them run. `phases` are nanoseconds of the GPU by phase: forward, recomputation, backward,
+    `samples` and `tokens` are None if unknown. `flops` are those that the model needs in products,
+    convolutions and attention (a multiplication and an addition are two; attention counts in full),
+    `repeated` those that checkpointing recomputes. `peak` is the TFLOP/s of the GPU in `unit`, the type in
+    which most of them run. `phases` are nanoseconds of the GPU by phase: forward, recomputation, backward,
     optimizer.
 
     >>> Throughput(flops=312e9, peak=312.0).utilisation(2_000_000)
@@ -70,13 +70,13 @@ class Throughput(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     phases: dict[str, int] = {}
 
     def utilisation(self, step: float) -> float:
-        """Return the share of the peak that the model's flops reach in a step of that many nanoseconds."""
+        """Return the share of the peak that the model's flops reach in a step of `step` nanoseconds."""
         return self.flops / (step * self.peak * 1e3) if step > 0 and self.peak else 0.0
 
 
 class Compiling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A step of which all but the optimizer were compiled: kernels per step, its length, and how much shorter
-    it is than now, in nanoseconds."""
+    """A step with all but the optimizer compiled: kernels per step, its length, and the saving, in
+    nanoseconds."""
 
     launches: float = 0.0
     step: Range = Range()
@@ -84,30 +84,31 @@ class Compiling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A step on the GPU `gpu`, imagined; all times in nanoseconds per step.
+    """The estimated step on the GPU `gpu`; times in nanoseconds per step.
 
-    `step` is its length, `device` the time in which the device has work, `host` what the host needs besides
-    its waits, `blocked` how long it is blocked in syncs. `prices` are those of findings (`Finding.price`), of
-    one step and not of a profile's span.
-    `looked_at` steps were recorded. `calibrated` is the path of the real profile that the times are from,
-    `covered` the share of the device's time that it gave; else they are estimates. `assumptions` are
-    sentences. `throughput` is what such a step does, `communication` how long its collectives take, one after
-    the other (-1: it has none, or they were not recorded). `limiter` is what takes most of a step (``host``:
-    the CPU, launching; ``device``: the GPU; ``input``; ``communication``) in most of the drawn machines, and
-    so is `prices.limiter`; `sure` is the share of machines in which it does (below `MIN_CLEAR_SHARE` it
-    cannot be told which it is), and `limiters` the share of each that does in any, the largest first. `speed`
-    is the host's, where it was measured or said. `uncalibrated` is what a step would be without the profile,
-    whose own steps take `profiled` (-1: there is none, or it marks none). `reasons` say why the numbers are
-    bounds; `refused` why there are none.
+    - `step`: its length if batches are in time; `waiting`: its wait for them, longest if the step is
+      shortest; `overlapped`: workers make batches during the step, so that a shorter step waits longer;
+      `whole`: the step with its wait.
+    - `device`: time in which the device has work; `host`: the host's time besides its waits; `blocked`: its
+      time in waits.
+    - `prices`: of one step, referred to by `Finding.price`.
+    - `looked_at`: the number of recorded steps.
+    - `calibrated`: the path of the real profile with the times ("": estimates); `covered`: its share of the
+      device's time; `uncalibrated`: the step without it; `profiled`: the length of its own steps (-1:
+      unknown).
+    - `assumptions`: sentences.
+    - `throughput`: the work of a step; `communication`: the time of its collectives, one after the other (-1:
+      none, or not recorded).
+    - `limiter`: what limits the step (``host``: the CPU, launching; ``device``: the GPU; ``input``;
+      ``communication``) in most of the sampled machines, also as `prices.limiter`; `sure`: their share,
+      unclear below `MIN_CLEAR_SHARE`; `limiters`: the share of each, the largest first.
+    - `speed`: the host's, if measured or given.
+    - `reasons`: why the numbers are bounds; `refused`: why there are none.
+    - `launches`: kernels per step; `eager`: without compilation (0: nothing is compiled); `compiling`: the
+      step if it were compiled.
+    - `optimizers`: those that stepped.
 
-    A step has `launches` kernels, and would have `eager` if nothing of it were compiled (0: nothing is);
-    `compiling` is what it would be if it were. `optimizers` are those that stepped.
-
-    `step` has its batches in time; `waiting` is how long it then waits for them (longest where the step is
-    shortest), and `overlapped` says that they are made while the step runs, by workers: then a shorter step
-    waits longer. `whole` is the step with its wait.
-
-    A `Range` is what four in five of the machines that are drawn lie in (docs/price.md).
+    A `Range` holds four in five of the sampled machines (docs/price.md).
     """
 
     gpu: str = ""

@@ -12,31 +12,31 @@ from gapless.model.source import SourceLine, Stack, deciding_frame, library_fram
 Mechanism = Literal["read", "size", "values", "status", "h2d", "d2h", "explicit", "free", "none"]
 """Why the host waits.
 
-- ``read``: a value is read on the host (``.item()`` and all that ends there);
-- ``size``: the size of the result depends on the data;
-- ``values``: the operator needs values of a device tensor on the host to do its work;
+- ``read``: a value is read on the host (``.item()`` and everything that ends in it);
+- ``size``: the result's size depends on the data;
+- ``values``: the operator needs values of a device tensor on the host;
 - ``status``: an error code is read back (``torch.linalg``);
 - ``h2d`` / ``d2h``: a copy from host to device or back;
 - ``explicit``: the program asks to wait;
-- ``free``: memory is given back to the driver;
-- ``none``: it does not: a place of a profile where the device is idle for another reason.
+- ``free``: memory is returned to the driver;
+- ``none``: it does not: a place in a profile at which the device is idle for another reason.
 """
 
 Phase = Literal["train", "eval"]
 
 
 class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A place where the host waits: everything about a wait that does not change when it happens again.
+    """A place where the host waits: what is the same for all waits there.
 
-    `operator` is what waits, in the field's spelling (``aten::nonzero``, ``cudaStreamSynchronize``).
-    `call` is the Python call through which it was reached where that tells more
-    (``Tensor.__bool__``, ``Tensor.tolist``, ``torch.allclose``), else empty.
-    `detail` tells variants apart: for copies ``pageable``, ``pinned``, ``scalar``, ``list``, ``index``; for
-    what a GradScaler reads the optimizer, as ``AdamW, fused=False`` where it has a fused form.
-    `stack` is innermost first. In backward, `node` names the autograd node and `forward` is the stack of
-    the forward call that created it (empty if unknown). `basis` is the place in a library's source that alone
-    says so, where no real GPU was seen to wait there. `batch` says of a copy to the device whether a
-    DataLoader handed out what is copied; None where that is not known.
+    - `operator`: what waits, as torch or CUDA spells it (``aten::nonzero``, ``cudaStreamSynchronize``).
+    - `call`: the Python call that leads to it, if that says more (``Tensor.__bool__``, ``torch.allclose``),
+      else "".
+    - `detail`: the variant; of copies ``pageable``, ``pinned``, ``scalar``, ``list``, ``index``; of a
+      GradScaler's reads the optimizer (``AdamW, fused=False`` if it has a fused form).
+    - `stack`: innermost first. In backward `node` names the autograd node, and `forward` is the stack of the
+      forward call that created it (empty if unknown).
+    - `basis`: the place in a library's source that shows the wait, if no real GPU was seen to wait there.
+    - `batch`: whether a DataLoader made what is copied to the device; None if unknown.
     """
 
     operator: str
@@ -80,12 +80,12 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Waits at one site between two step marks.
+    """The waits at one site between two step marks.
 
-    `site` indexes `Session.sites`. `tick` counts the step marks seen before. `calls` is how often the
-    site was reached in that time and `waits` how many times the host waited there.
-    `time` is seconds since the capture began, of the first of them. `bytes` is what was copied, in all.
-    `strand` numbers the threads and asyncio tasks of the run; 0 is the main thread outside of any task.
+    `site` is a position in `Session.sites`, `tick` the number of step marks before. The site was reached
+    `calls` times, and the host waited `waits` times. `time` is seconds from the capture's begin to the first
+    of them, `bytes` the total copied. `strand` numbers the run's threads and asyncio tasks; 0 is the main
+    thread outside of any task.
     """
 
     site: int
@@ -99,16 +99,20 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Something that tells where steps begin and end.
+    """Something that shows where steps begin and end.
 
-    `kind`: ``optimizer`` (a step of the optimizer `name`, skipped by a scaler or not), ``along`` (one of
-    another optimizer with the gradients of the same backward pass as the one before), ``profiler``
-    (``profiler.step()``), ``user`` (``gapless.step()``), ``backward`` (a backward pass begins),
-    ``batch`` (a batch was drawn from a DataLoader), ``gradients`` (a backward pass ended in a script that has
-    made no optimizer), ``forward`` (a module was called that no other called, in a script that has trained
-    nothing so far), ``wait`` (the wait `name` in a script that has neither modules nor training). ``along``,
-    ``backward`` and ``batch`` do not advance the tick. Optimizers that step inside a backward pass are marked
-    where that ends. `strand` is that of the thread, as of an `Event`.
+    `kind`:
+
+    - ``optimizer``: a step of the optimizer `name`, even if a scaler skipped it;
+    - ``along``: a step of another optimizer with the gradients of the same backward pass;
+    - ``profiler``: ``profiler.step()``; ``user``: ``gapless.step()``;
+    - ``backward``: a backward pass begins; ``batch``: a DataLoader yielded a batch;
+    - ``gradients``: a backward pass ended, in a script without optimizers;
+    - ``forward``: a module was called that no other called, in a script that has not trained yet;
+    - ``wait``: the wait `name`, in a script with neither modules nor training.
+
+    ``along``, ``backward`` and ``batch`` do not advance the tick. Optimizers that step inside a backward pass
+    are marked at its end. `strand` is the thread's, as in an `Event`.
     """
 
     kind: Literal[

@@ -13,33 +13,31 @@ from gapless.model.source import SourceLine, Stack
 When = Literal["every-step", "some-steps", "first-step", "set-up", "evaluation", "phase", "after", "no-steps"]
 """When the waits happen.
 
-``every-step``: in each steady step; ``some-steps``: in some (`Frequency.every` says which);
-``first-step``: in the first steps, which warm up, and never again (or beyond what comes in each);
-``set-up``: before the training loop; ``evaluation``: while the model is evaluated; ``phase``: in another
-part of the loop that recurs between steps, which `Frequency.phase` names; ``after``: after the last step;
-``no-steps``: the run had no steps to tell by.
+``every-step``: in each steady step; ``some-steps``: in some (`Frequency.every` says which); ``first-step``:
+only in the first steps, which warm up (or more there than later); ``set-up``: before the training loop;
+``evaluation``: while the model is evaluated; ``phase``: in another part of the loop that recurs between
+steps, named by `Frequency.phase`; ``after``: after the last step; ``no-steps``: the run had no steps.
 """
 
 
 RACE_PREFIX = "GAP8"
-"""The beginning of the codes of races."""
+"""Prefix of the codes of races."""
 
 GRAPH_FAULT_PREFIX = "GAP52"
-"""The beginning of the codes of mistakes with CUDA graphs."""
+"""Prefix of the codes of mistakes with CUDA graphs."""
 
 MIN_RARE_INTERVAL = 10
-"""Steps between two reads of a value from which on the reads count as rare enough."""
+"""Reads of a value this many steps apart count as rare: logging every ten steps costs next to nothing."""
 
 
 class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How often: `waits` per occurrence: per step where `when` is a kind of step, per phase where `times`
-    says how many of them were seen, else in all.
+    """How often something happens: `waits` per step if `when` is a kind of step, per phase if `times` counts
+    them, otherwise in all.
 
-    `per_step` is waits in steady training steps divided by their number. `every` is N for "every N
-    steps", 0 where no regular distance shows. `total` counts what the finding stands for in the whole run:
-    the totals of all findings are all waits. `phase` is what recurs between steps ("rollout", "checkpoint",
-    "epoch end", "evaluation"), `times` how many of them were seen, and `apart` the number of steps from one
-    to the next (0 where that is not known).
+    `per_step` is waits in steady training steps divided by their number. `every` is N for "every N steps", 0
+    if there is no regular interval. `total` is the number of waits in the whole run that the finding stands
+    for: all findings together have all waits. `phase` is what recurs between steps ("rollout", "checkpoint",
+    "epoch end", "evaluation"), `times` how often it occurred, `apart` its interval in steps (0: unknown).
     """
 
     when: When
@@ -58,19 +56,19 @@ class Frequency(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def in_steps(self) -> bool:
-        """Whether it belongs to training steps, not to set-up, a phase between them or the end."""
+        """Whether it happens in training steps, not in set-up, a phase between them or at the end."""
         return self.when in ("every-step", "some-steps", "no-steps")
 
 
 class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a finding of a profile goes with: nanoseconds over all steps.
+    """The time that goes with a profile's finding: nanoseconds over all steps.
 
-    `idle` of the device, which is the finding's rank among others; `share` is its part of the steps' time.
-    `blocked` of the host in `calls` calls: what other tools rank by; the device was `working` for that part
-    of it. `start` and `end` are where to look in a
-    viewer, since the trace's first event. `rank` is the rank it was seen on, -1 where there is one only.
-    `unknown` says that what the device lost cannot be told: `idle` is nothing to go by then, and there is no
-    price.
+    - `idle`: of the device, by which findings are ranked; `share`: its share of the steps' time.
+    - `blocked`: of the host in `calls` calls, by which other tools rank; `working`: the part with the device
+      busy.
+    - `start`, `end`: where to look in a viewer, since the trace's first event.
+    - `rank`: the rank with the finding; -1 if there is only one.
+    - `unknown`: the device's loss cannot be determined: `idle` is meaningless, and there is no price.
     """
 
     idle: int = 0
@@ -85,7 +83,7 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A way on which a line is reached: the user's own calls around it, innermost first, and its syncs.
+    """One way to reach a line: the user's calls that lead to it, innermost first, and its waits.
 
     `waits` are per occurrence, as in the `Frequency` of the finding.
     """
@@ -95,7 +93,7 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Spot(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One of the lines (or its backward) that a finding covers, with its own share of the syncs."""
+    """One of the lines (or its backward) that a finding covers, with its own waits."""
 
     line: SourceLine
     backward: bool = False
@@ -103,16 +101,18 @@ class Spot(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A rule met at a user's line.
+    """A rule that applies at a user's line.
 
-    `line` is the line to change; None where a profile does not say (`place` then tells what is known:
-    ``aten::index in ProfilerStep``) or where the finding is of the whole run. `evidence` are sentences with
-    the numbers of a profile, `loss` what the device lost and `price` what removing the waits would save.
-    `library_stack` are the frames below the line where the wait sits in a library, innermost first.
-    `backward` says that the waits happen in backward of that line. `sites` are the distinct sites that were
-    grouped into this finding. `change` is the remedy in a few words. Where one change mends several lines, or
-    a line and its backward, `spots` names them all; `callers` are there where a line is reached on several
-    ways.
+    - `line`: the line to change; None if a profile has no lines (then `place` says what is known:
+      ``aten::index in ProfilerStep``), or if the finding is about the whole run.
+    - `evidence`: sentences with the numbers; `loss`: what the device lost; `price`: what removing the waits
+      would save.
+    - `library_stack`: the frames below the line if the wait is in a library, innermost first.
+    - `backward`: the waits happen in backward of the line.
+    - `sites`: the distinct sites grouped into this finding.
+    - `change`: the remedy in a few words.
+    - `spots`: all lines, if one change fixes several, or a line and its backward.
+    - `callers`: the ways to the line, if there are several.
     """
 
     code: str
@@ -136,7 +136,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def is_race(self) -> bool:
-        """Whether it may make results wrong; races come before everything that costs time."""
+        """Whether it may make results wrong; races are listed before everything that costs time."""
         return self.code.startswith(RACE_PREFIX)
 
     @property
@@ -146,7 +146,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def is_fault(self) -> bool:
-        """Whether it makes the script fail or compute something else on a GPU."""
+        """Whether it makes the script fail or compute wrong results on a GPU."""
         return self.is_race or self.is_graph
 
     @property

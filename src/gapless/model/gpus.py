@@ -11,16 +11,17 @@ import msgspec
 from gapless.errors import UsageError
 
 MIB = 1024 * 1024
+"""Bytes of a mebibyte."""
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of GPU: its memory, and what its data sheet promises.
+    """One model of GPU: its memory, and the figures of its data sheet.
 
-    `name` is what ``torch.cuda.get_device_name`` says. `total_memory` is in bytes, as torch reports it: a
-    little less than on the box, because the driver keeps some. Bandwidths are GB/s (10^9 bytes); `pcie` is
-    one direction. Peaks are dense TFLOP/s without sparsity, tensor cores accumulating in fp32 where the
-    vendor tells the two apart; 0 means that the hardware has no such path. `multi_processor_count` counts
-    compute units on AMD's. `source` is the document that the figures are from.
+    `name` is what ``torch.cuda.get_device_name`` returns. `total_memory` is in bytes, as torch reports it: a
+    little less than advertised, because the driver keeps some. Bandwidths are GB/s (10^9 bytes); `pcie` is
+    one direction. Peaks are dense TFLOP/s without sparsity, tensor cores accumulating in fp32 if the vendor
+    distinguishes; 0 means that the hardware has no such path. `multi_processor_count` counts compute units on
+    AMD's. `source` is the document with the figures.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""`GraphFault`: what one of the script's CUDA graphs does wrong on a GPU, with or without an error."""
+"""`GraphFault`: a mistake with one of the script's CUDA graphs, with or without an error on a GPU."""
 
 from __future__ import annotations
 
@@ -23,22 +23,26 @@ FaultKind = Literal[
 ]
 """What is wrong.
 
-``refused``: CUDA or torch ends the capture (or the replay) there; all else goes on with wrong numbers.
-``rebound``: a variable got another tensor, where the graph reads the old one; ``frozen``: a number that the
-capture took along has another value now; ``not-replayed``: what only the capture did; ``output``: an output
-that replays have overwritten, or none has written yet; ``gone``: memory of an input that was given back or
-moved; ``part``: an input that was filled in part; ``made-inside``: an optimizer's state that each replay
-makes anew; ``gradients``: an optimizer does not see the gradients of replays; ``order``: memory that another
-graph of the same pool has overwritten.
+- ``refused``: CUDA or torch refuses the capture (or the replay); all others give wrong numbers without an
+  error;
+- ``rebound``: a variable refers to another tensor than the one that the graph reads;
+- ``frozen``: a number recorded by the capture has another value now;
+- ``not-replayed``: something that only the capture did;
+- ``output``: an output that replays have overwritten, or none has written yet;
+- ``gone``: memory of an input that was freed or moved;
+- ``part``: an input that was written only in part;
+- ``made-inside``: an optimizer's state that each replay creates anew;
+- ``gradients``: an optimizer does not see the gradients of replays;
+- ``order``: memory that another graph of the same pool has overwritten.
 """
 
 
 class GraphFault(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One fault at one place: `stack` is where it shows, `capture` where its capture began.
+    """One mistake at one place: `stack` is where it shows, `capture` where the capture began.
 
-    `what` names the operator, variable or tensor; `told` are sentences with what was seen. Of what was
-    refused `said` are CUDA's or torch's words, and `site` what would wait there, if anything would. It was
-    met `times` times.
+    `what` names the operator, variable or tensor; `told` are sentences about what was recorded. If refused,
+    `said` is CUDA's or torch's message, and `site` what would wait there, if anything would. It occurred
+    `times` times.
 
     >>> GraphFault(kind="rebound", what="static_x").times
     1

@@ -1,4 +1,4 @@
-"""`Lanes`: a timeline thin enough to be drawn, some hundred kilobytes for a profile of any size."""
+"""`Lanes`: a timeline thinned for drawing: some hundred kilobytes for a profile of any size."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import msgspec
 LaneKind = Literal["idle", "stream", "thread", "waits"]
 """What a lane shows.
 
-- ``idle``: when the device has nothing to do, and why;
+- ``idle``: when and why the device is idle;
 - ``stream``: the work of one stream of the device;
-- ``thread``: what one thread of the host runs, spans within spans;
+- ``thread``: what one host thread runs, nested spans;
 - ``waits``: the calls in which that thread waits for the device.
 """
 
 
 class Lane(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One lane, `rows` high. Lanes of one host thread have the same `name` and follow one another."""
+    """One lane, `rows` high. Lanes of one host thread have the same `name` and are neighbours."""
 
     kind: LaneKind
     name: str
@@ -27,11 +27,12 @@ class Lane(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Boxes(msgspec.Struct, frozen=True, array_like=True):
     """The boxes of one row of one lane, in order, in columns of equal length.
 
-    `start` are nanoseconds since the start of the box before (of the first: since the window's), `length` is
-    to the box's end. `what` are positions in `Lanes.names`, of ``waits`` in `Profile.costs`. `count` says how
-    many spans a box stands for, `busy` how much of its length they take; a single one is told in full.
-    Of single boxes of a ``stream``, `launch` is how many nanoseconds before the box the call began that
-    launched it, and `thread` the lane of that call (-1: not known); both are empty where none is known.
+    - `start`: nanoseconds from the start of the previous box (of the first: of the window); `length`: to the
+      box's end.
+    - `what`: positions in `Lanes.names`; in lanes of ``waits`` in `Profile.costs`.
+    - `count`: spans merged into a box; `busy`: how much of its length they fill.
+    - `launch`: for single boxes of a ``stream``, nanoseconds from the launching call's start to the box;
+      `thread`: the lane of that call (-1: unknown). Both are empty if none is known.
     """
 
     lane: int
@@ -46,9 +47,9 @@ class Boxes(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Window(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What happened from `start` to `end`, in nanoseconds since the profile's first event.
+    """The boxes from `start` to `end`, in nanoseconds since the profile's first event.
 
-    Neighbours shorter than `finest` and closer than that are one box; 0 where every span is told.
+    Neighbours shorter and closer than `finest` are merged into one box; 0 if nothing is merged.
     """
 
     start: int
@@ -60,12 +61,12 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Lanes(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A profile's timeline, thinned.
 
-    The first of `windows` is the whole profile, coarse; the others lie in it, the longest first, each finer
-    than those it lies in: where something was found, and one usual step.
-    `names` are what boxes are called and `kinds`, beside them, what they are: ``operator``, ``call``,
-    ``frame``, ``annotation``, ``kernel``, ``communication``, ``copy``, or a cause of idleness. `busy` is the
-    share of equal parts of the whole (percent) in which the device computes or copies. `left_out` says what
-    was not drawn, in words.
+    - `windows`: the first is the whole profile, coarse; the others lie in it, longest first and ever finer:
+      around findings, and one usual step.
+    - `names`: names of boxes; `kinds`: for each ``operator``, ``call``, ``frame``, ``annotation``,
+      ``kernel``, ``communication``, ``copy``, or a cause of idle time.
+    - `busy`: percent of each of equal parts of the profile in which the device computes or copies.
+    - `left_out`: what is not drawn, in words.
     """
 
     lanes: tuple[Lane, ...] = ()

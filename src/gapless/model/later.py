@@ -16,10 +16,11 @@ class MarkCount(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Later(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What came after the marks of a session: a record of each step of a long run would have no bound.
+    """What followed the marks of a session, only in sums: records of each step of a long run would have no
+    bound.
 
-    `ticks` are the marks that advance the tick. `events` have the waits of each site and phase in all, with
-    the tick and the time of the first of them.
+    `ticks` counts the marks that advance the tick. `events` have the total waits of each site and phase, with
+    the tick and the time of the first.
 
     >>> Later(ticks=2, events=(Event(site=0, tick=7, waits=3),)).waits
     3

@@ -11,20 +11,20 @@ from gapless.model.source import SourceLine
 
 
 class LoaderUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a run saw of the loaders that were made at one line and gone through at another.
+    """The loaders of a run that were created at one line and iterated at another.
 
-    `made` and `asked` are these lines; `library` is the package that made it where the user's line only led
-    there. `batches` were asked for in `passes`, of which `ended` came to their end, and `per_step` in each
-    training step (0: it feeds none); `length` is that of an epoch (-1: unknown). `wait` is the mean time in
-    ``next`` without each pass's first batch, and `first` that until the first, both in nanoseconds and on the
-    machine of the run, whose steps are not those of a GPU.
-
-    `fetch` is a first measurement and `diagnosis` the whole one, where it was needed. `step` is what a
-    training step takes without its input (nanoseconds), `device` that part of it in which the GPU has work
-    (0: unknown); `late` is how long it then waits for its batches, and
-    `left` how long under the setting that is advised. They are longest where the step is shortest. `mistakes`
-    are what it yields wrongly; `untouched` are columns of its batches that the loop never uses; `notes` what
-    could not be told.
+    - `made`, `asked`: these lines; `library`: the package that created it, if the user's line only called
+      that.
+    - `batches`: requested in `passes`, of which `ended` came to their end; `per_step`: in each training step
+      (0: it feeds none); `length`: of an epoch (-1: unknown).
+    - `wait`: mean time in ``next`` without each pass's first batch; `first`: until the first; nanoseconds on
+      the machine of the run, whose steps are not those of a GPU.
+    - `fetch`: a first measurement; `diagnosis`: the complete one, if it was needed.
+    - `step`: a training step without its input (nanoseconds); `device`: the part in which the GPU has work
+      (0: unknown); `late`: its wait for batches; `left`: that under the recommended setting. The waits are
+      longest if the step is shortest.
+    - `mistakes`: what it yields wrongly; `untouched`: columns of its batches that the loop never uses;
+      `notes`: what could not be determined.
     """
 
     made: SourceLine | None = None

@@ -9,11 +9,10 @@ from gapless.model.loading_feed import Around, Begin, Column, Padding
 from gapless.model.loading_mistakes import Verification
 from gapless.model.source import SourceLine
 
-_CLEARLY, _LOOKS = 0.8, 5
-_COMPUTES = 0.1
-"""Share of the looks that must agree on what is waited for, and their minimum number; and the share of an
-item's time below which computing says nothing about delays.
-"""
+_MIN_AGREEING_SHARE, _MIN_SAMPLES = 0.8, 5
+"""Share of the samples that must agree on what is waited for, and their minimum number."""
+_MIN_COMPUTING_SHARE = 0.1
+"""Share of an item's time below which its computing says nothing about delays: late wake-ups outweigh it."""
 _WAITING = {
     "io": "waiting for I/O",
     "sleep": "sleeping",
@@ -24,13 +23,13 @@ _WAITING = {
 
 
 class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the machine has for this process.
+    """The resources of the machine for this process.
 
-    `allowed` cores by affinity, `quota` cores by the control group (-1: no limit). On the allowed cores
-    `others` processes compute all the time, in the mean. `together` is what a core does when all of them
-    compute, as a part of what it does alone: 1, or less where two are halves of one core (hyper-threads).
-    `memory` and `shared` are free bytes, of all and of the file system for shared memory (-1: unknown).
-    `start` is how workers are started: ``fork``, ``spawn`` or ``forkserver``.
+    `allowed` cores by affinity, `quota` cores by the control group (-1: no limit). `others` is the mean
+    number of other processes that compute on the allowed cores. `together` is the speed of a core when all
+    compute, relative to one alone: below 1 if two share a physical core (hyper-threads). `memory` and
+    `shared` are free bytes, in all and in the file system for shared memory (-1: unknown). `start` is how
+    workers start: ``fork``, ``spawn`` or ``forkserver``.
     """
 
     allowed: int = 1
@@ -47,13 +46,13 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def cores(self) -> float:
-        """Cores' worth of work that as many processes as cores get done."""
+        """The work of as many processes as there are cores, in cores."""
         return self.share(self.allowed)
 
     def share(self, processes: int) -> float:
-        """Return the cores' worth of work that `processes` get done together in the long run.
+        """Return the work of `processes` together in the long run, in cores.
 
-        One core's worth is what a single process gets done beside the others.
+        One core is what a single process achieves beside the other programs.
         """
         if not processes:
             return 0.0
@@ -69,18 +68,19 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What making batches costs where nothing else has to be done; nanoseconds and bytes.
+    """What making batches costs if nothing else has to be done; nanoseconds and bytes.
 
-    `item` is the wall time of one item, of which `item_cpu` is computing and `item_wait` waiting for a disk,
-    a network or a sleep; the rest is waiting for a core. `collate` and `collate_cpu` are per batch. `index`
-    is what the sampler takes per batch. `batches` are the processor time and the waiting of each batch made,
-    collating included. `at_once` says that the items were fetched together (``__getitems__``), and `inside`
-    how many items one has that the dataset makes as a batch (0: it does not, or its shapes do not tell).
-    `padding` is how much of the batches is none of the items' values (None: it cannot be told), and `columns`
-    are the tensors of a batch. `read` are
-    the bytes that the storage delivered for a batch, `faults` the pages that were touched for the first time.
-    `waits` counts the looks at which it waited, by what for (``io``, ``sleep``, ``lock``, ``process``, or "":
-    not told). `others` are the cores that other programs used meanwhile (-1: not told).
+    - `item`: wall time of one item: `item_cpu` computing, `item_wait` waiting for a disk, a network or a
+      sleep, the rest waiting for a core.
+    - `collate`, `collate_cpu`, `index` (the sampler): per batch.
+    - `batches`: processor and waiting time of each batch, with collating.
+    - `at_once`: items are fetched together (``__getitems__``).
+    - `inside`: items in one that the dataset makes as a batch (0: it does not, or shapes do not show it).
+    - `padding`: the share of batches that is padding (None: unknown); `columns`: the tensors of a batch.
+    - `read`: bytes that the storage delivered per batch; `faults`: pages touched for the first time.
+    - `waits`: the samples in which it waited, by reason (``io``, ``sleep``, ``lock``, ``process``, "":
+      unknown).
+    - `others`: cores that other programs used meanwhile (-1: unknown).
     """
 
     items: int = 0
@@ -111,11 +111,11 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def had(self) -> float:
-        """The share of the time in which items could be made that they had a core.
+        """The share of the time in which items were runnable that they had a core.
 
         1 if they compute for less than a tenth of their time, where late wake-ups say nothing.
         """
-        if self.item_cpu < _COMPUTES * self.item:
+        if self.item_cpu < _MIN_COMPUTING_SHARE * self.item:
             return 1.0
         delayed = max(self.item - self.item_cpu - self.item_wait, 0.0)
         return self.item_cpu / (self.item_cpu + delayed) if self.item_cpu > 0 else 1.0
@@ -123,9 +123,9 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def waiting(self) -> str:
         """What the items wait for, such as ``waiting for I/O``; just ``waiting`` if unclear."""
-        looks = sum(self.waits.values())
-        named = [kind for kind, number in self.waits.items() if number >= _CLEARLY * looks]
-        return _WAITING[named[0]] if named and looks >= _LOOKS else _WAITING[""]
+        samples = sum(self.waits.values())
+        named = [kind for kind, number in self.waits.items() if number >= _MIN_AGREEING_SHARE * samples]
+        return _WAITING[named[0]] if named and samples >= _MIN_SAMPLES else _WAITING[""]
 
     @property
     def cpu(self) -> float:
@@ -141,16 +141,17 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a worker process adds; nanoseconds per batch, bytes.
 
-    `send` is the worker's processor time besides making the batch; `receive` what receiving takes from a
-    worker that answers at once: the training process and the worker compute in turn.
-    `latency` is how long the training process waits, once a batch is there, for a worker that is busy with
-    the next one. `start` is what starting one worker takes of the training process, `boot` what the worker
-    takes until its first batch is begun. `private` is the memory of a worker that it shares with nobody
-    after its first batch, `growth` by how much it grows with every batch: `copied` of that are pages of the
-    training process that the worker had to copy, of `shared` bytes that it could have to (-1: not told); the
-    rest is what it keeps. `pin` and `copy` are copying a batch to pinned memory and from there to the GPU
-    (-1: no GPU). `assumed` says that no worker was tried, for want of time, and sending and receiving are
-    reckoned by the size of a batch.
+    - `send`: the worker's processor time besides making the batch.
+    - `receive`: the time to receive from a worker that answers at once, so that both compute in turn.
+    - `latency`: how long the training process waits for a batch that is ready while the worker is busy with
+      the next.
+    - `start`: the training process's time to start a worker; `boot`: until the worker begins its first batch.
+    - `private`: memory that a worker shares with nobody after its first batch; `growth`: its growth per
+      batch, of which `copied` are pages of the training process, of `shared` bytes that it could copy (-1:
+      unknown).
+    - `pin`, `copy`: copying a batch to pinned memory, and from there to the GPU (-1: no GPU).
+    - `assumed`: no worker was tried for lack of time; sending and receiving are estimated from the batch's
+      size.
     """
 
     batches: int = 0
@@ -177,14 +178,14 @@ class Transfer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class HotLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A line of the user's code, with its share of the time in which batches are made."""
+    """A line of the user's code, with its share of the time spent making batches."""
 
     line: SourceLine
     share: float = 0.0
 
 
 class Setting(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The arguments of a DataLoader that change how fast it is, and nothing else. No `prefetch` is 0."""
+    """The arguments of a DataLoader that affect only its speed. `prefetch` 0 means none."""
 
     workers: int = 0
     prefetch: int = 0
@@ -203,11 +204,11 @@ class Setting(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A steady training step under `setting`, in nanoseconds: its length, and how much of it is the wait.
+    """A steady training step under `setting`, in nanoseconds: its length, and the wait in it.
 
-    `first` is how long an epoch's first batch takes, `epoch` the length of an epoch (-1: of unknown length),
-    `memory` the bytes that workers and batches in flight take. `ready` is the mean number of batches that are
-    ready when the loop asks. `excluded` says why it cannot run here.
+    `first` is the time of an epoch's first batch, `epoch` the length of an epoch (-1: unknown), `memory` the
+    bytes of workers and batches in flight. `ready` is the mean number of batches ready when the loop asks.
+    `excluded` says why the setting cannot run here.
     """
 
     setting: Setting
@@ -221,25 +222,24 @@ class Prediction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """No setting makes a step shorter than `least` nanoseconds, because `stage` alone takes that long."""
+    """A lower bound: no setting makes a step shorter than `least` nanoseconds, which `stage` alone takes."""
 
     stage: str
     least: float
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A loader in use: nanoseconds per step over `batches` steps, and those in ``next``.
+    """A loader in use: nanoseconds per step over `batches` steps, and the wait in ``next``.
 
-    `ready` is the mean number of batches in the queue when the loop asked, -1 where there is no queue.
-    `rest_cpu` is the processor time of the loop's own thread outside of ``next``, per step. `had` is the part
-    of the time in which the loop and its workers could run that they had a core (-1: not told): less than
-    the prediction took for granted where the load of the machine has changed.
-
-    What the run itself shows of it: `made` batches of which each took so much processor time, waiting, and
-    waiting for a core (`made_cpu`, `made_wait`, `made_delay`), bytes `read` from storage and `faults` (pages
-    touched for the first time); `others` are the cores that other programs used (-1: not told), `stolen` what
-    the hypervisor kept from this machine, `throttled` how often the processor slowed down for heat. `again`
-    is the step of a second run, where there was one.
+    - `ready`: the mean number of batches in the queue when the loop asked; -1 without a queue.
+    - `rest_cpu`: processor time of the loop's own thread outside of ``next``.
+    - `had`: the share of the time in which loop and workers were runnable that they had a core (-1: unknown).
+    - `made`: batches made, each with `made_cpu` processor time, `made_wait` waiting and `made_delay` waiting
+      for a core.
+    - `read`: bytes from storage; `faults`: pages touched for the first time.
+    - `others`: cores that other programs used (-1: unknown); `stolen`: time that the hypervisor kept;
+      `throttled`: how often the processor slowed down for heat.
+    - `again`: the step in a second run; 0 if there was none.
     """
 
     setting: Setting = Setting()
@@ -269,9 +269,8 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Demand(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a step takes without its input: nanoseconds (0: not known), the part in which the host computes,
-    and where that is known from.
-    """
+    """What a step takes without its input: nanoseconds (0: unknown), the share in which the host computes,
+    and the source of these."""
 
     step: float = 0.0
     busy: float = 1.0
@@ -281,8 +280,8 @@ class Demand(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Doubt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Why no number is headlined.
 
-    `kind` is ``busy`` (other programs use `others` of the cores), ``refuted`` (a run did not bear the
-    prediction out) or ``interrupted``. `reasons` are what was measured of why, in words.
+    `kind` is ``busy`` (other programs use `others` of the cores), ``refuted`` (a run contradicted the
+    prediction) or ``interrupted``. `reasons` are the measurements that explain it, in words.
     """
 
     kind: str
@@ -291,16 +290,18 @@ class Doubt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """An input pipeline, measured, and what follows from it.
+    """The measurements of an input pipeline, and the conclusions.
 
-    `now` is the prediction for the loader's own setting, `best` the shortest of all, `advised` the cheapest
-    within 5 % of it; `predictions` are all that were tried, by workers. `seen` is the loader run under its
-    own setting, `seen_advised` under the advised one. `recommended` are keyword arguments for ``DataLoader``.
-    `correctness` is whether it yields what it should, where that was looked at. With a `doubt` no prediction
-    is to be relied on. `interrupted` is the part of the measurement that was cut short, "" where none was.
-
-    With something `around` the DataLoader, `fetch`, `transfer` and `length` are of the DataLoader's own
-    batches, and everything per step is of the batches that the loop gets.
+    - `now`, `best`, `advised`: predictions for the loader's own setting, the fastest, and the cheapest within
+      5 % of it; `predictions`: all, by number of workers.
+    - `bounds`: lower bounds of a step.
+    - `seen`, `seen_advised`: runs of the loader under its own and the advised setting.
+    - `recommended`: keyword arguments for ``DataLoader``.
+    - `correctness`: whether the loader yields what it should; None if not checked.
+    - `doubt`: why predictions are unreliable; `interrupted`: the part of the measurement that was cut short
+      ("": none).
+    - `around`: what wraps the DataLoader. `fetch`, `transfer` and `length` are then of the DataLoader's own
+      batches, all times per step of the batches that the loop gets.
     """
 
     sentence: str = ""

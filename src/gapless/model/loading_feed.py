@@ -6,12 +6,12 @@ import msgspec
 
 
 class Around(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a loop goes through where that is not a DataLoader alone; `name` is its class.
+    """What a loop iterates that is not just a DataLoader; `name` is its class.
 
-    Each batch that the loop gets takes `batches` of the DataLoader inside, and after it `wall` nanoseconds in
-    the training process, `cpu` of them computing. Without `batches` there is no DataLoader whose settings
-    could be varied: then everything was measured as it is, and the time is that until the next batch comes.
-    `anew` says that each pass makes its own DataLoader, so that no workers can be kept.
+    Each batch of the loop takes `batches` of the DataLoader inside, and then `wall` nanoseconds in the
+    training process, `cpu` of them computing. Without `batches` there is no DataLoader whose settings could
+    be varied: everything was measured unchanged, and the time is that until the next batch. `anew`: each pass
+    creates its own DataLoader, so that workers cannot persist.
     """
 
     name: str
@@ -29,12 +29,13 @@ class Around(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Padding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How much of a batch's largest field is padding.
 
-    `share` is that of all its places, in batches `size` long on average; `lengths` are those of a sample of
-    items, in the order in which they came, and `batch` how many make one. `dynamic` would be the share with
-    each batch padded to its own longest item, `sorted` with items of like length in a batch, both rounded up
-    to multiples of 8, and `fixed` with every item padded to the next of `edges` (-1: too few lengths to
-    tell). `inside` says that the items come padded, so that collating them is not what does it. `part` is the
-    share of the batch's values that are padded like this field: in tensors that have its length, too.
+    - `share`: of all its elements, in batches `size` long on average.
+    - `lengths`: of a sample of items, in the order of the sampler; `batch`: items per batch.
+    - `dynamic`, `sorted`, `fixed`: what the share would be with each batch padded to its longest item, with
+      items of similar length in a batch (both rounded up to multiples of 8), and with items padded to the
+      next of `edges` (-1: too few lengths to tell).
+    - `inside`: the items come padded; collating does not do it.
+    - `part`: the share of the batch's values padded like this field: in tensors that have its length, too.
     """
 
     field: str = ""
@@ -76,12 +77,12 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Begin(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What is done once at the beginning of an epoch, nanoseconds besides the first batch itself.
+    """The work at the beginning of an epoch, in nanoseconds besides the first batch itself.
 
-    `shuffle` is what the order takes before the first position is known. `opened` is what a dataset does when
-    it is asked for the first time, and keeps; `again` what it does anew in each pass (a stream that opens its
-    files, or fills a buffer). `forked` is what a worker's start takes until it is asked for its first batch
-    where it is forked (-1: not tried, or it is).
+    `shuffle` is the time until the first position is known. `opened` is what a dataset does at its first use
+    and keeps; `again` what it repeats in each pass (a stream that opens its files, or fills a buffer).
+    `forked` is the time from a forked worker's start until its first request (-1: not tried, or workers are
+    forked anyway).
     """
 
     shuffle: float = 0.0

@@ -8,11 +8,11 @@ from gapless.model.source import SourceLine
 
 
 class Mistake(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A rule (GAP31x) met by a loader.
+    """A rule (GAP31x) that applies to a loader.
 
     `line` is where to change something: the dataset's ``__iter__`` or ``__getitem__``, the sampler's
-    ``__iter__`` or the loop; None where none of it is the user's own. `seen` is what was seen, with its
-    numbers, and `remedy` what to write instead, neither with a full stop. `counts` are the numbers by name.
+    ``__iter__`` or the loop; None if none of it is the user's own. `seen` is what was observed, with its
+    numbers, `remedy` what to write instead, neither with a full stop. `counts` are the numbers by name.
     """
 
     code: str
@@ -49,10 +49,10 @@ def mistake(code: str, line: SourceLine | None, observed: str, remedy: str, **co
 
 
 class Verification(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What `gapless.loading.verify` found.
+    """The result of `gapless.loading.verify`.
 
-    `items` is how many items were looked at, over all `ranks`, `workers` and epochs; `complete` whether an
-    epoch was seen to its end. `notes` say what could not be told.
+    `items` is the number of items examined, over all `ranks`, `workers` and epochs; `complete`: an epoch was
+    examined to its end. `notes` say what could not be determined.
     """
 
     mistakes: tuple[Mistake, ...] = ()

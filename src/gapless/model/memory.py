@@ -1,4 +1,4 @@
-"""`MemoryRun`: what a run asked of the GPU's memory."""
+"""`MemoryRun`: the requests of a run to the GPU's memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOC, FREE, DEFER, DONE, EMPTY, STEP, FAILED, RETIRE = range(8)
 """
 
 MODULE = "gapless.module="
-"""Prefix of a request's metadata that names the module which makes it."""
+"""Prefix of a request's metadata that names the requesting module."""
 
 Kind = Literal[
     "parameter",
@@ -44,11 +44,11 @@ Kind = Literal[
 ]
 """What a tensor is to the training.
 
-A `Place` knows what asks for memory: there ``activation`` is whatever a forward pass asks for, ``backward``
-whatever a backward pass does, ``optimizer`` whatever an optimizer does. What became of it tells the rest, in
-an `Owner`: an ``activation`` waits for its backward pass, what is ``kept`` is held over from an earlier
-step's forward pass, a ``temporary`` does not outlive the pass that made it; ``forward`` and ``backward``
-stand where the recording ends too early to tell.
+A `Place` only knows what requests memory: there ``activation`` is any request of a forward pass, ``backward``
+any of a backward pass, ``optimizer`` any of an optimizer. An `Owner` also knows its lifetime: an
+``activation`` waits for its backward pass, ``kept`` tensors remain from an earlier step's forward pass, a
+``temporary`` does not outlive its pass; ``forward`` and ``backward`` are used if the recording ends too early
+to tell.
 """
 
 
@@ -57,11 +57,11 @@ CONTEXT_BYTES = 512 << 20
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where memory is asked for: positions in `MemoryRun.lines`, innermost first; the operator; the kind.
+    """Where memory is requested: positions in `MemoryRun.lines`, innermost first; the operator; the kind.
 
-    `module` is the ``nn.Module`` that asks or, of weights, gradients and optimizer state, that owns them: its
-    path in the model (``encoder.layer[3].attention``), or the chain of forward calls that leads to it
-    (``Encoder > Layer > Attention``); "" where there is none or it is unknown.
+    `module` is the ``nn.Module`` that requests it or, of weights, gradients and optimizer state, that owns
+    it: its path in the model (``encoder.layer[3].attention``), or the chain of forward calls (``Encoder >
+    Layer > Attention``); "" if there is none or it is unknown.
     """
 
     lines: tuple[int, ...] = ()
@@ -71,7 +71,7 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StartBlock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of a segment when recording began. `ident` is -1 where it is free; `size` includes slack."""
+    """A block of a segment when recording began. `ident` is -1 if it is free; `size` includes slack."""
 
     size: int
     ident: int = -1
@@ -81,7 +81,7 @@ class StartBlock(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StartSegment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Memory that was reserved when recording began, with its blocks in the order of their addresses."""
+    """A segment that was reserved when recording began, with its blocks in the order of their addresses."""
 
     address: int
     size: int
@@ -93,14 +93,15 @@ class StartSegment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What keeps memory of step after step: a name of the program, and the lines that add to what it is of.
+    """A name of the program that keeps memory of step after step, and the lines that add to its object.
 
-    `name` is as the program writes it (``self.bank``), `kind` the class of what it is of (``list``), and
-    `lines` are those that add to it, the likeliest first (none, where they are not known). It kept `bytes` of
-    `steps` steps when that was looked at; `in_graphs` of them only through autograd graphs. `attached` says
-    that the tensors in it have graphs. `entries` is how many it had then, of `each` bytes, and `most` how
-    many it can ever have (-1: no limit is known). It gets more every `every` steps, `alike` names do the same
-    besides, and what one of them says stands for all.
+    - `name`: as the program writes it (``self.bank``); `kind`: its class (``list``).
+    - `lines`: those that add to it, the likeliest first; empty if unknown.
+    - `bytes`: kept of `steps` steps when examined, `in_graphs` of them only through autograd graphs;
+      `attached`: its tensors have graphs.
+    - `entries`: their number then, of `each` bytes; `most`: the largest possible number (-1: no known limit).
+    - `every`: the interval in steps at which it grows.
+    - `alike`: the number of further names that grow likewise, for which this one stands.
     """
 
     name: str
@@ -128,15 +129,15 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def in_the_end(self) -> int:
-        """Bytes that it still takes until it is full; -1 if nothing bounds it."""
+        """Bytes that it adds until it is full; -1 if nothing bounds it."""
         return max(self.most - self.entries, 0) * self.each if self.most >= 0 else -1
 
 
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What ``torch.load`` put on the GPU, and is neither a weight nor optimizer state of the training.
+    """What ``torch.load`` put on the GPU that is neither a weight nor optimizer state of the training.
 
-    `line` loads it. `name` is the variable that keeps it while the steps run ("": none does, or it was not
-    looked for), `entries` its parts with their bytes, the largest first; `idents` are the allocations.
+    `line` loads it. `name` is the variable that keeps it during the steps ("": none does, or not examined),
+    `entries` its parts with their bytes, the largest first; `idents` are the allocations.
     """
 
     line: SourceLine | None = None
@@ -146,9 +147,9 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class UnusedGraph(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Forward passes with an autograd graph that no backward pass goes through.
+    """Forward passes with an autograd graph that no backward pass uses.
 
-    `line` calls the model, which was in training or not; `idents` are the allocations that this made.
+    `line` calls the model, in training mode or not; `idents` are their allocations.
     """
 
     line: SourceLine
@@ -157,13 +158,15 @@ class UnusedGraph(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the recorded run itself did with the device: what a replay is measured by.
+    """What the recorded run itself did with the device, to compare a replay with.
 
-    Numbers of calls to the driver (`mallocs`, `frees`, `maps`, `unmaps`), of `retries` (-1: cannot be told)
-    and of `ooms`. `reserved` in bytes, at its peak and at the end. `segments` are the sizes and addresses
-    that the driver gave, in order; `spaces` are stream, pool (1: small) and first address of expandable
-    segments. `floor` and `ceiling` bound the device's memory: `floor` bytes were reserved at once, `ceiling`
-    were refused (-1: nothing was); `told` says that the driver told what was left.
+    - `mallocs`, `frees`, `maps`, `unmaps`: calls to the driver; `retries` (-1: unknown) and `ooms`: their
+      counts.
+    - `peak_reserved`, `final_reserved`: bytes.
+    - `segments`: sizes and addresses from the driver, in order; `spaces`: stream, pool (1: small) and first
+      address of expandable segments.
+    - `floor`, `ceiling`: bounds of the device's memory: `floor` bytes were reserved at once, `ceiling` were
+      refused (-1: none were); `told`: the driver said what was left.
     """
 
     mallocs: int = 0
@@ -182,28 +185,27 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """All that a run asked of one device's caching allocator, as columns with one row for each event.
+    """All requests of a run to one device's caching allocator, in columns with one row for each event.
 
-    `action` is one of the constants above. `ident` names an allocation, each its own; -1 where there is none.
-    `size` is in bytes, as it was asked for. `place` is a position in `places`. `pool` is a position in
-    `pools` (0: none, the default). `time` (nanoseconds since the first), `address` and `pool` are empty
-    where they are unknown or all zero. `batches` are the rows of tensors that came from the host, with their
-    shapes, where they are known. `used` is for each allocation the row from which on nothing uses it
-    any more (-1: nothing ever did), empty where that is unknown.
+    - `action`: one of the constants above.
+    - `ident`: the number of an allocation; -1 if there is none.
+    - `size`: the requested bytes.
+    - `place`, `pool`: positions in `places` and `pools` (0: the default pool).
+    - `time`: nanoseconds since the first; `time`, `address` and `pool` are empty if unknown or all zero.
+    - `used`: for each allocation the row after which nothing uses it (-1: nothing ever did); empty if
+      unknown.
+    - `batches`: rows of tensors from the host with their shapes, if known.
+    - `start`: what was reserved when recording began.
+    - `settings`: of the recorded run; `total_memory`: of the device; `limit`: what this process could get
+      (-1: unknown).
+    - `classes`: classes of modules by path without numbers (``layers[*]``), if known.
+    - `holders`: names that keep memory of step after step, if searched; `unused_graphs`: allocations of
+      forward passes without a backward pass; `checkpoints`: loaded ones still on the GPU during steps.
+    - `began`: time of the first row on the recording's own clock (nanoseconds, -1: unknown); `refusals`: the
+      requests that failed.
 
-    `start` is what was reserved when recording began. `settings` are those of the recorded run,
-    `total_memory` and `limit` what the device has and what of it this process could get (-1: unknown).
-
-    `classes` are those of modules, by paths in which numbers are left out (``layers[*]``), where known.
-    `holders` are the names that keep what step after step leaves behind, where they were looked for,
-    `unused_graphs` what forward passes without a backward pass asked for, `checkpoints` what was loaded to
-    the GPU and is still there in the steps.
-
-    `began` is the time of the first row on the recording's own clock (nanoseconds, -1: unknown), `refusals`
-    what is known of the requests that failed.
-
-    A profile does not tell how memory lay when it began. What it tells instead stands in `allocated` and
-    `reserved`, the bytes after each row, and in `calls`.
+    A profile does not show the memory's layout when it began. It has the bytes after each row instead
+    (`allocated`, `reserved`), and `calls`.
     """
 
     origin: str = ""

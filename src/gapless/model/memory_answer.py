@@ -1,4 +1,4 @@
-"""What a run that ended out of memory needs: the request, the memory there was, and what helps."""
+"""What a run that ran out of memory needs: the request, the memory at that moment, and what helps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gapless.model.source import SourceLine
 
 
 class Refusal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A request that the recorded run did not get.
+    """A request that failed in the recorded run.
 
-    `event` is its row, `reserved` what the process had reserved then, `free` what the driver said was left
-    on the device (-1: not told); bytes.
+    `event` is its row, `reserved` what the process had reserved, `free` what the driver said was left on the
+    device (-1: it did not); bytes.
     """
 
     event: int
@@ -22,16 +22,15 @@ class Refusal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class OutOfMemory(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The request that failed, and the memory around it; bytes.
 
-    `free` is what the device had left (-1: not told). Of `reserved`, `allocated` was in use and `unusable`
-    was not and could not be given back: free pieces of at most `largest` (of those that could serve the
-    request). `has` is what the process may have
-    (`least`: at least that, no more is known). `needs` is the least with which the replay was seen to come
-    through under the run's own settings, giving its cache back as it must; `unlimited` what it reserves
-    where nothing limits it.
-
-    `recorded` says that the recorded run itself failed, `ended` that it asked for nothing more after that.
-    `open` says that the recording shows a part of the run, so that all of it may need more. `afresh` are
-    settings that help if what was in use when recording began is laid out anew, and do not as it lay.
+    - `free`: what the device had left (-1: unknown).
+    - `reserved`: of this `allocated` was in use, and `unusable` was free but could not be returned: pieces of
+      at most `largest` (of those that could serve the request).
+    - `has`: what the process may have; `least`: at least that much, no more is known.
+    - `needs`: the least with which the replay succeeds under the run's own settings, returning its cache as
+      necessary; `unlimited`: what it reserves without a limit.
+    - `recorded`: the recorded run itself failed; `ended`: it requested nothing after that.
+    - `open`: only a part of the run was recorded, so the whole may need more.
+    - `afresh`: settings that help only if the memory in use when recording began is laid out anew.
     """
 
     event: int
@@ -58,7 +57,7 @@ class OutOfMemory(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class OtherDevice(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Another device of the same file: what it reserved at most, and how many of its requests failed."""
+    """Another device of the same file: its peak of reserved bytes, and how many of its requests failed."""
 
     device: int
     peak_reserved: int = 0

@@ -1,4 +1,4 @@
-"""`MemoryComparison`: what became of the GPU's memory from one run to another."""
+"""`MemoryComparison`: how the GPU's memory changed from one run to another."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class MemorySide(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class OwnerChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one owner holds at the peak before and after: bytes and tensors; 0 on a side that has it not.
+    """What one owner holds at the peak before and after: bytes and tensors; 0 on a side without it.
 
-    `owner` is as it is now, or as it was: the largest, where several lines of one function are one.
+    `owner` is the current one, or the earlier one if it is gone: the largest, if lines of one function are
+    merged.
     """
 
     owner: Owner
@@ -35,12 +36,12 @@ class OwnerChange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
     @property
     def change(self) -> int:
-        """Bytes more."""
+        """The increase in bytes."""
         return self.after - self.before
 
 
 class MemoryComparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Two runs' memory at their peaks; what changed most comes first.
+    """Two runs' memory at their peaks, the largest changes first.
 
     `kinds` are kinds of tensors with bytes before and after. `owners` are those that changed.
     """

@@ -14,10 +14,10 @@ from gapless.model.verdict import Verdict
 
 
 class Shortage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The request that could not be met, and what there was when it was made; bytes.
+    """A request that could not be met, and the memory at that moment; bytes.
 
     `event` is the row of the run. `largest` is the largest free block that the request could have used (of
-    its pool and stream), `cached` all free memory that is reserved, `unreserved` what the device had left.
+    its pool and stream), `cached` all reserved but free memory, `unreserved` what the device had left.
     """
 
     event: int
@@ -31,12 +31,14 @@ class Shortage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one replay did: bytes, calls and their price in nanoseconds.
+    """The result of one replay: bytes, calls to the driver and their `price` in nanoseconds.
 
-    `allocated` counts blocks with their rounding, as ``torch.cuda.memory_allocated`` does. `retries` are
-    failed requests after which all cached memory was given back. `shortage` is where the run ended for lack
-    of memory, None where it came to its end; `done` is the share of its events that it came through. Requests
-    that failed in the recorded run as well, and did not end it, are `failures`, `failure` the last of them.
+    - `peak_allocated`, `final_allocated`: with rounding, as in ``torch.cuda.memory_allocated``.
+    - `retries`: failed requests after which all cached memory was returned to the driver.
+    - `shortage`: the request with which the run ended; None if it succeeded. `done`: the share of events
+      replayed.
+    - `failures`: requests that failed in the recorded run, too, without ending it; `failure`: the last of
+      them.
     """
 
     peak_allocated: int = 0
@@ -62,12 +64,11 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Who holds memory at a moment, with `bytes` in `tensors`.
+    """Who holds memory at a moment: `bytes` in `tensors`.
 
-    `module` stands for all modules that differ in their numbers only (``layers[*].mlp``), of which there are
-    `modules`. `operator` is the one that asked for most of it ("" where unknown), of `operators`. `before`
-    says that it was asked for before recording began, by nobody knows whom; `threaded` that it comes from a
-    thread without Python, where others have lines.
+    `module` stands for all `modules` whose paths differ only in numbers (``layers[*].mlp``). `operator` is
+    the one of `operators` that requested most of it ("": unknown). `before`: requested before recording
+    began, by unknown code. `threaded`: requested by a thread without Python frames.
     """
 
     line: SourceLine | None = None
@@ -83,7 +84,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ModuleShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one part of the model holds at a moment: weights, gradients, activations and all.
+    """What one part of the model holds at a moment, in tensors of all kinds.
 
     `module` is as in an `Owner`, cut at the first number: ``transformer.h[*]``.
     """
@@ -95,11 +96,11 @@ class ModuleShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Memory that a step leaves behind because a name still holds it until the next step assigns it anew.
+    """Memory that outlives a step because a name refers to it until the next step rebinds it.
 
-    In each of `steps` steps `bytes` in `tensors` from `line` outlived the step. `name` is the variable, where
-    the source tells it. Without them the most that is ever asked for at once would be `after` bytes, not
-    `before`; a replay without them needs `needs` bytes of the device (-1: not replayed).
+    In each of `steps` steps, `bytes` in `tensors` from `line` outlived the step. `name` is the variable, if
+    the source shows it. Without them the peak of requested memory would be `after` bytes, not `before`; a
+    replay without them needs `needs` bytes of the device (-1: not replayed).
     """
 
     line: SourceLine | None = None
@@ -115,16 +116,16 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def saves(self) -> int:
-        """Bytes less at the peak."""
+        """Bytes that the peak falls by without it."""
         return self.before - self.after
 
 
 class GraphCost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What autograd graphs cost that no backward pass goes through.
+    """The memory of autograd graphs that no backward pass uses.
 
-    `line` calls the model (in training or not). What that asks for takes `bytes` at once at most, and would
-    take `without` if each tensor ended after its last use, as under ``torch.no_grad()``. A replay like that
-    needs `needs` bytes of the device (-1: not replayed, or the same).
+    `line` calls the model (in training or not). Its requests peak at `bytes`, and would at `without` if each
+    tensor were freed after its last use, as under ``torch.no_grad()``. A replay of that needs `needs` bytes
+    of the device (-1: not replayed, or the same).
     """
 
     line: SourceLine
@@ -135,10 +136,10 @@ class GraphCost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class LoadedCopy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A checkpoint that ``torch.load`` put on the GPU and that is no weight and no state of the training.
+    """A checkpoint loaded to the GPU by ``torch.load`` that is neither a weight nor optimizer state.
 
-    `name` keeps `bytes` of it while the steps run, `entries` are its parts with theirs. A replay without it
-    needs `needs` bytes of the device (-1: not replayed).
+    `name` refers to `bytes` of it during the steps; `entries` are its parts with their bytes. A replay
+    without it needs `needs` bytes of the device (-1: not replayed).
     """
 
     line: SourceLine | None = None
@@ -151,7 +152,7 @@ class LoadedCopy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Part(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What tensors of one kind hold at a moment.
 
-    `module` is the innermost module that holds half of it or more (``layers[*].mlp``; "": none does), with
+    `module` is the innermost module that holds at least half of it (``layers[*].mlp``; "": none does), with
     `module_bytes` in `modules` of that name.
     """
 
@@ -164,13 +165,12 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Moment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The memory at one event: bytes asked for by line and by kind, the most first; and what lies idle.
+    """The memory at one event: requested bytes by line and by kind, largest first, and free memory.
 
-    `line` and `operator` are those of the event itself, where they are known.
-    `free` is the reserved memory that nobody uses, `free_blocks` in how many pieces, `largest` the largest,
-    `small` and `large` in which pool it is. `slack` is what rounding takes, within `allocated`. `modules` are
-    the parts of the model, where they are known, `parts` the same bytes by kind: weights, gradients,
-    optimizer and activations first.
+    `line` and `operator` are those of the event, if known. `free` is reserved but unused memory in
+    `free_blocks` pieces, the largest `largest`, in the pools for `small` and `large` requests. `slack` is
+    lost to rounding, within `allocated`. `modules` are the parts of the model, if known; `parts` the same
+    bytes by kind: weights, gradients, optimizer and activations first.
     """
 
     event: int = 0
@@ -193,10 +193,10 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where a step ends: the event, bytes then, and calls to the driver since the run began.
+    """The end of a step: its event, the bytes then, and the driver calls since the run began.
 
-    `taken` are calls that take memory from the driver (``cudaMalloc``, mappings), `given` those that give it
-    back, `retries` requests that found the device full.
+    `taken` are calls that obtain memory from the driver (``cudaMalloc``, mappings), `given` those that return
+    it, `retries` requests that found the device full.
     """
 
     event: int
@@ -208,8 +208,8 @@ class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Memory that is asked for in step after step and never given back: `bytes` in `tensors` every `every`
-    steps, `steps` times."""
+    """Memory requested in step after step and never freed: `bytes` in `tensors` every `every` steps,
+    `steps` times."""
 
     line: SourceLine | None = None
     operator: str = ""
@@ -221,7 +221,7 @@ class Growth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Curve(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Memory over the events, thinned to the highest of each stretch: positions and bytes."""
+    """Memory over the events, thinned: each point is the maximum of a group of neighbouring events."""
 
     event: tuple[int, ...] = ()
     allocated: tuple[int, ...] = ()
@@ -229,10 +229,10 @@ class Curve(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Fidelity(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How well replaying the run under its own settings meets what was recorded.
+    """How closely a replay under the run's own settings matches the recording.
 
-    `exact` says that counts of calls, peak and final reserved memory are all the same; `misses` names those
-    that are not. `addresses` of `allocations` were placed where the recorded run had them.
+    `exact`: the counts of calls, peak and final reserved memory are all equal; `misses` names those that are
+    not. `addresses` of `allocations` were placed as in the recorded run.
     """
 
     exact: bool = False
@@ -242,8 +242,8 @@ class Fidelity(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The run under other settings. `note` says what of them has no effect, or why it cannot be told, `asked`
-    that the user named them."""
+    """The run under other settings. `note` says which of them have no effect, or why the outcome is
+    unknown; `asked` that the user named them."""
 
     settings: str
     outcome: Outcome | None = None
@@ -252,9 +252,9 @@ class Trial(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Remedy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The run with other lengths of its batches, or with them in another order.
+    """The run with batches of other lengths, or in another order.
 
-    `tokens` is how many more elements than recorded its batches have, as a share of those.
+    `tokens` is how many more elements its batches have than the recorded ones, as a share.
     """
 
     name: str
@@ -269,9 +269,9 @@ class Remedy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class LargestBatch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The largest batch that fits, and the largest that fits without a retry, which `outcome` is of.
+    """The largest batch that fits, and the largest that fits without a retry, with its `outcome`.
 
-    Each allocation's size is taken to be a straight line of the batch's, through the `recorded` ones.
+    Each allocation's size is taken to be linear in the batch size, through the `recorded` ones.
     """
 
     batch: int = 0
@@ -281,11 +281,11 @@ class LargestBatch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class LongestBatch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a run needs if one of its batches is as long as the longest item that its loader is known to have.
+    """What a run needs if one of its batches is as long as its loader's longest known item.
 
     The recorded `batches` were at most `seen` long, that item is `length`. The run then needs `needs` of the
-    `has` bytes that the process may have; `most` is about the longest batch with which it `fits`, and then
-    takes `cut` bytes. Where that cannot be calculated, `why_not` says why.
+    `has` bytes that the process may have. `most` is about the longest batch with which it fits; cut to it,
+    the run needs `cut` bytes. `why_not` says why this cannot be calculated.
     """
 
     length: int
@@ -300,9 +300,10 @@ class LongestBatch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class Buffers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What NCCL takes of a GPU beside torch's allocator, for the communicators of so many process `groups`.
+    """Memory that NCCL takes from the GPU outside of torch's allocator, for the communicators of `groups`
+    process groups.
 
-    Nobody but NCCL knows: between `least` and `most` bytes lie public measurements of as many.
+    It is not documented: public measurements of as many groups lie between `least` and `most` bytes.
     """
 
     groups: int
@@ -313,29 +314,30 @@ class Buffers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a run did with the GPU's memory, and what other settings would do.
 
-    `baseline` is the run under its own settings; `limit` the bytes it may reserve (-1: no limit), `gpu` the
-    device that the limit is taken from. `peak` is the moment when most is allocated, `height` when most is
-    reserved. `trials` are the other settings, the best first where they were `searched`; `best` is the
-    position of the one to take, -1 where none is better. `ends` are the steps' ends, `growth` what grows from
-    step to step, `holders` the names that keep it, `kept` what nothing but a name holds at the peak.
-    `unused_graphs` are graphs that no backward pass goes through, `checkpoints` loaded ones on the GPU.
-    `expandable` is the run with expandable segments, where that was worth a look. `remedies`
-    are other lengths of its batches the best first, `remedy` the one to take, `longest` is for
-    the longest item that its loader is known to have; `findings` is what
-    the rules find. `replayed` is False where the numbers are those of a profile, which does not tell enough
-    for a replay; `calls` are those it recorded. `track` is there only where a page draws it.
-
-    `finished` says that the program came to its own end: no step follows. `handled` is how many out-of-memory
-    errors the recorded run met and went on after, `handler` the program's own line that catches the one which
-    `lack` is about.
-
-    `needs` is with how many bytes it was seen to come through, where a limit is asked about or met (-1: was
-    not looked for); `at_least` that only a part of the run was recorded, `ended` that this part ends with a
-    failure. Where a request fails, `lack` says what is missing, `failing` is the memory at that moment, and
-    all settings are tried unasked. `advised` is the one setting that the report advises ("": none); every
-    rule that advises one names this. `answer` has the first lines, `others` are the other devices of the
-    file. `nccl` is what the collectives of its steps take besides (None: there are none, or it is unknown);
-    it is in no other figure.
+    - `baseline`: the outcome under the run's own `settings`; `fidelity`: how well it matches the recording.
+    - `limit`: the bytes that the run may reserve (-1: no limit); `gpu`: the device whose limit that is.
+    - `peak`, `height`: the moments when most is allocated, and most is reserved.
+    - `trials`: other settings, best first if they were `searched`; `best`: the position of the recommended
+      one, -1 if none is better. `expandable`: the outcome with expandable segments, if tried.
+    - `ends`: the ends of steps; `growth`: what grows from step to step; `holders`: the names that keep it.
+    - `kept`: what only a name holds at the peak; `unused_graphs`: graphs without a backward pass;
+      `checkpoints`: loaded checkpoints on the GPU.
+    - `remedies`: batches of other lengths, best first; `remedy`: the recommended one; `longest`: the run with
+      the longest item of its loader.
+    - `findings`: what the rules report.
+    - `replayed`: False for the numbers of a profile, which records too little for a replay; `calls`: the
+      driver calls that it recorded.
+    - `track`: the chart of a page; None for other formats.
+    - `finished`: the program ended by itself, so that no step follows.
+    - `handled`: out-of-memory errors that the recorded run caught; `handler`: the program's line that catches
+      the one described in `lack`.
+    - `needs`: bytes with which the replay succeeds (-1: not determined); `at_least`: only a part of the run
+      was recorded; `ended`: that part ends with a failure.
+    - `lack`: what a failed request is missing; `failing`: the memory at that moment. All settings are tried
+      then.
+    - `advised`: the one setting that the report and its rules recommend ("": none).
+    - `answer`: the report's first lines; `others`: the other devices of the file.
+    - `nccl`: memory of the collectives, in no other figure (None: there are none, or it is unknown).
     """
 
     sentence: str
@@ -391,12 +393,12 @@ class MemoryReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     @property
     def ends_it(self) -> bool:
-        """Whether the program ends for lack of memory, not handling the error."""
+        """Whether lack of memory ends the program, which does not catch the error."""
         return self.lack is not None and not self.handled and self.handler is None
 
     @property
     def room(self) -> int:
-        """Bytes that the process can have; -1 if unknown."""
+        """Bytes available to the process; -1 if unknown."""
         return self.limit if self.limit >= 0 else self.total_memory
 
     def time_of(self, outcome: Outcome) -> int:

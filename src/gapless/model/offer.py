@@ -15,16 +15,18 @@ class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What was recorded on one emulated GPU, reckoned for another (or the same).
+    """A recording on one emulated GPU, estimated for another (or the same).
 
-    Memory in bytes: `total` as torch reports it, `has` what of it a process can get, `needs` the least with
-    which the replay comes through (-1: not recorded). `fits` is None where that was not recorded; `lasts` is
-    after how many more steps memory that grows is full there (-1: it does not grow). `step` in
-    nanoseconds, `device` that part in which the GPU has work; `waiting` is how long a step then waits for its
-    batches, and `whole` both together. `refused` says why there is no estimate.
-    `price` is what an hour of one GPU costs (-1: not said), in whatever money; `cost` of a million `unit`
-    (samples or tokens), of an `epoch` and of the whole
-    `run` are in the same. `source` is the document that the GPU's figures are from.
+    - `total`: bytes of memory as torch reports it; `has`: what a process can get; `needs`: the least with
+      which the replay succeeds (-1: not recorded).
+    - `fits`: None if memory was not recorded; `lasts`: further steps until growing memory is full (-1: it
+      does not grow).
+    - `step`: nanoseconds; `device`: the part in which the GPU has work; `waiting`: its wait for batches;
+      `whole`: both.
+    - `refused`: why there is no estimate.
+    - `price`: of an hour of one GPU (-1: not given), in any currency; `cost`: of a million `unit` (samples or
+      tokens); `epoch`, `run`: of an epoch and of the whole run.
+    - `source`: the document with the GPU's figures.
     """
 
     gpu: str

@@ -1,4 +1,4 @@
-"""`OptimizerUse`: how an optimizer's step goes through its parameters."""
+"""`OptimizerUse`: how an optimizer's step handles its parameters."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from gapless.model.ranges import Range
 from gapless.model.source import SourceLine
 
 Way = Literal["fused", "foreach", "single", "own"]
-"""How torch's optimizers go through a group: one kernel for the whole update of many parameters, one for each
-operation on many, or one for each operation on each parameter; ``own`` is a way of another library."""
+"""How torch's optimizers handle a group: one kernel for the whole update of many parameters (``fused``),
+one for each operation on many (``foreach``), or one for each operation on each parameter (``single``);
+``own`` is another library's way."""
 
 RATE_IN_A_TENSOR = "a learning rate in a tensor without `capturable=True`"
-"""The reason, beside arguments of the optimizer, for which Adam does not go over lists."""
+"""The reason, other than arguments of the optimizer, for which Adam does not use ``foreach``."""
 
 
 class Joined(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A step whose optimizer takes the parameters of one setting together, in `way`: the step's length, and
-    how much shorter it is than now, in nanoseconds."""
+    """A step whose optimizer handles the parameters of one setting together, in `way`: the step's length,
+    and the saving, in nanoseconds."""
 
     way: Way = "foreach"
     groups: int = 0
@@ -29,18 +30,19 @@ class Joined(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Optimizers of the class `name` that were made at `line`: `instances` of them, with `groups` parameter
-    groups that have gradients, together, of `settings` different settings.
+    """The optimizers of the class `name` created at `line`.
 
-    Settings are compared over the steps of the run: groups whose learning rates part later are different.
-    Those of optimizers that step after different backward passes are different too: `turns` counts the sets
-    of `instances` that always step after the same one. `parameters` have gradients. `refuses_fused` and
-    `refuses_foreach` say in a few words why ``fused=True``
-    and the way over lists cannot be had ("" where they can). `turned_off` is the argument that turned off
-    the way over lists, or `RATE_IN_A_TENSOR`. `members` has for each group, in the order in which they are
-    updated, which of the settings it has and how many parameters. With `in_backward` they step while
-    gradients are made, which saves their memory. `joined` is what a step would be otherwise, where that was
-    estimated.
+    - `instances`: their number; `groups`: parameter groups with gradients, in all; `settings`: how many
+      different settings these have. Groups whose learning rates diverge later count as different, and so do
+      those of optimizers that step after different backward passes.
+    - `turns`: sets of `instances` that always step after the same backward pass.
+    - `parameters`: those with gradients.
+    - `refuses_fused`, `refuses_foreach`: why ``fused=True`` and ``foreach=True`` are impossible ("": they are
+      possible).
+    - `turned_off`: the argument that disabled ``foreach``, or `RATE_IN_A_TENSOR`.
+    - `members`: for each group, in order of update, the number of its setting and its parameter count.
+    - `in_backward`: they step while gradients are computed, which saves their memory.
+    - `joined`: the step with groups joined, if estimated.
     """
 
     name: str

@@ -6,8 +6,8 @@ import msgspec
 
 
 class Planned(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The steps that a run is to make: `steps` of them (0: not known), in `passes` of the loop around them
-    (0: not known). With `most` the loops can be left earlier, so that they are a limit.
+    """The number of steps that a run will make (0: unknown), in `passes` of the loop around them (0:
+    unknown). `most`: the loops can end earlier, so these are limits.
 
     >>> Planned(steps=2560, passes=20).steps
     2560

@@ -1,4 +1,5 @@
-"""`Profile`: the summary of one trace, small enough to send, to save and to merge with other ranks'."""
+"""`Profile`: the summary of one trace, small enough to send, to save and to merge with those of other
+ranks."""
 
 from __future__ import annotations
 
@@ -28,22 +29,22 @@ Cause = Literal[
     "profiler",
     "unknown",
 ]
-"""Why a device has nothing to do.
+"""Why a device is idle.
 
-- ``wait``: the host waited for the device, and nothing was queued behind what it waited for;
-- ``input``: the next batch was not there;
-- ``launch``: the host launches as fast as it can, and the kernels are shorter than their launches;
+- ``wait``: the host waited for the device, and nothing else was queued;
+- ``input``: the next batch was not ready;
+- ``launch``: the host launches as fast as it can, but kernels are shorter than their launches;
 - ``host``: the host did something else (Python, operators on the CPU) and launched nothing;
-- ``allocator``: memory was taken from the driver or given back to it;
-- ``communication``: only collectives ran, or their peers were waited for;
-- ``graph``: a graph launch, a compilation or another long call of the driver held the host up;
+- ``allocator``: the allocator got memory from the driver or returned it;
+- ``communication``: only collectives ran, or ranks waited for one another;
+- ``graph``: a graph launch, a compilation or another long driver call delayed the host;
 - ``profiler``: the profiler itself;
 - ``unknown``: nothing recorded explains it.
 """
 
 
 class Split(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where the time of the steps goes, each nanosecond counted once, by the first of these that applies."""
+    """How the time of the steps divides; each nanosecond counts once, for the first of these that applies."""
 
     kernel: int = 0
     memcpy: int = 0
@@ -58,9 +59,9 @@ class Split(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Steps(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The steps of a trace, in nanoseconds since its first event.
 
-    `source` says what marks them (``ProfilerStep``, ``Optimizer.step#SGD.step``) or ``span`` where
-    nothing does and the whole trace counts as one. `busy` is the time in each step during which the device
-    computes or copies (communication alone does not count).
+    `source` is what marks them (``ProfilerStep``, ``Optimizer.step#SGD.step``); ``span`` if nothing does and
+    the whole trace counts as one. `busy` is the time in each step during which the device computes or copies
+    (communication alone does not count).
     """
 
     source: str = "span"
@@ -85,7 +86,8 @@ class Steps(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PhaseTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One phase of training: time on the host, time of the device work launched in it, and idleness there."""
+    """One phase of training, in nanoseconds: the host's time, that of the device work it launched, and
+    idle time."""
 
     name: Literal["loading", "transfer", "forward", "backward", "optimizer", "other"]
     host: int = 0
@@ -96,8 +98,8 @@ class PhaseTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class KernelTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """All launches of one kernel within the steps.
 
-    `operator` is the operator that launched most of them. `blocks_per_sm` and `occupancy` (percent) are
-    means weighted by time, -1 where unknown.
+    `operator` launched most of them. `blocks_per_sm` and `occupancy` (percent) are means weighted by time, -1
+    if unknown.
     """
 
     name: str
@@ -118,12 +120,12 @@ class LineTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class CopyTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The copies between host and device in one direction, from or to one kind of memory, within the steps.
+    """The copies between host and device in one direction and with one kind of host memory, within the steps.
 
-    `time` is how long they took (ns, all together), `alone` how much of the steps none but copies like them
-    ran: neither kernels nor what stands before them in `Profile.copies`. `reach` is what copies from and to
-    pinned memory reach in that direction (GB/s, 0.0 where that is not known), `measured` whether copies of
-    this profile show it; else it follows from the GPU's generation of PCIe.
+    `time` is their total length (ns), `alone` the time in which only they ran: no kernels, and no copies of
+    entries that precede this one in `Profile.copies`. `reach` is the rate of copies with pinned memory in
+    that direction (GB/s; 0.0: unknown): `measured` in this profile, otherwise from the GPU's generation of
+    PCIe.
     """
 
     to_device: bool
@@ -144,10 +146,10 @@ class CopyTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Launches(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the host feeds the device.
 
-    `count` device operations in the steps, `short` of them shorter than the call that launched them.
-    `depth` is the mean number of operations that were launched and had not begun, `empty` the share of the
-    steps' time in which there were none. `delay` is the median from the launch to the start, `call` the
-    median length of a launching call, `kernel` of a kernel; nanoseconds. `graphs` counts graph launches.
+    `count` device operations in the steps, `short` of them shorter than the call that launched them. `depth`
+    is the mean number of operations launched but not begun, `empty` the share of the steps' time without any.
+    Medians in nanoseconds: `delay` from launch to start, `call` of a launching call, `kernel` of a kernel.
+    `graphs` counts graph launches.
     """
 
     count: int = 0
@@ -161,10 +163,10 @@ class Launches(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Memory of the device over time, where it was recorded; bytes.
+    """Memory of the device over time, if recorded; bytes.
 
-    `time`, `allocated` and `reserved` are a thinned curve that keeps the peaks. `drops` counts how often the
-    reserved memory fell within the steps, `given_back` and `taken_again` the bytes.
+    `time`, `allocated` and `reserved` are a thinned curve that keeps the peaks. `drops` counts how often
+    reserved memory fell within the steps; `given_back` and `taken_again` are the bytes.
     """
 
     peak_allocated: int = -1
@@ -178,15 +180,16 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Idleness of the device that has one cause at one place, and the host's share in it.
+    """Idle time of the device with one cause at one place, and the host's share in it. Only steps count.
 
-    `idle` nanoseconds of the device in `stretches` stretches of the steps, `launching` of it while the host
-    was busy in operators that compute nothing on the CPU: they launch work for the device themselves, or
-    only give views. For calls: `calls` of them, in which the host spent `blocked`, `working` of it while the
-    device computed or copied. `place` tells in words where it is (``aten::index in forward``), for profiles
-    that know no lines. `steps` says in how many steps either happens. `start` and `end` are the longest
-    stretch (or, where there is no idleness, the longest call): where to look in a viewer. Outside the steps
-    nothing counts.
+    - `idle`: nanoseconds of the device, in `stretches` intervals.
+    - `launching`: the part of `idle` in which the host ran operators that compute nothing on the CPU: they
+      launch device work, or return views.
+    - `calls`: calls that block the host, for `blocked` nanoseconds; in `working` of these the device was
+      busy.
+    - `place`: the place in words, for profiles without lines: ``aten::index in forward``.
+    - `steps`: in how many steps any of it happens.
+    - `start`, `end`: the longest interval (without idle time the longest call): where to look in a viewer.
     """
 
     cause: Cause
@@ -205,21 +208,21 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a group of waits costs, by replaying the profile without it: nanoseconds of its whole span.
+    """What a group of waits costs, from replays of the profile without them; nanoseconds of its whole span.
 
-    `costs` are positions in `Profile.costs`. `alone` is saved when nothing else changes, `last` when all
-    other priced waits are gone already; `least_alone` and `least_last` where the peers of collectives do not
-    come earlier as well. Prices are never added up: waits stand in for one another. `blocked` is the host's
-    time in them, `waits` how many are removed, `kept` how many cannot be. `removal` says how they can go:
-    ``free`` (a pinned copy, a synchronization left out), ``deferrable`` (a value that can be read later) or
-    ``shape`` (the host needs the value to go on: only another way to compute it removes the wait).
-    docs/price.md explains.
+    - `costs`: positions in `Profile.costs`.
+    - `alone`: the saving if nothing else changes; `last`: if all other priced waits are removed already.
+    - `least_alone`, `least_last`: the same if the peers of collectives do not become faster.
+    - `blocked`: the host's time in them; `waits`: how many are removed; `kept`: how many cannot be.
+    - `removal`: ``free`` (a pinned copy, a needless synchronization), ``deferrable`` (the value can be read
+      later) or ``shape`` (the host needs the value to go on: only another computation removes the wait).
+    - `unknown`: the profile does not show what is waited for; all amounts are -1.
+    - `estimated`: of one training step on an emulated GPU; then `least_alone` to `most_last` are the range
+      that the assumptions allow.
+    - `of`: the step's length, if it is not the estimate's.
+    - `at_most`: of needless work: the step becomes so much shorter only if the GPU's time limits it.
 
-    An `unknown` price is of waits for something that the profile does not show: every amount is -1 then.
-
-    An `estimated` price is of one training step on a GPU that is not there; `least_alone` to `most_last` then
-    span what its assumptions allow. Where the step is another than the estimate's, `of` is its length. One
-    that is `at_most` is of work that nobody needs: the step is so much shorter if the GPU's time follows it.
+    Prices are never added up: one wait can take over the time of another. See docs/price.md.
     """
 
     costs: tuple[int, ...] = ()
@@ -259,10 +262,10 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the user asked for, and what it saves (`least`: see `Price`).
+    """What the user asked to remove, and what it saves (`least`: see `Price`).
 
-    `what` was left out, which is so many `waits`; `assumed` are changes of another kind (``pinned`` copies,
-    an ``input`` that is always there, launches in ``graphs``, ``half:KERNEL`` the time of a kernel).
+    `what` was removed, `waits` waits in all; `assumed` are other changes (``pinned`` copies, ``input`` always
+    ready, launches in ``graphs``, ``half:KERNEL``: half the time of a kernel).
     """
 
     what: tuple[str, ...] = ()
@@ -275,13 +278,17 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Prices(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What removing waits would save, in nanoseconds of the replayed `span`.
 
-    `all` is what removing every priced wait saves together. `shortest` are positions in `each`: few groups
-    that save nine tenths of that, in order, and `saved` is what has been saved after each. `limiter` is what
-    takes most of the time (``host``, ``device``, ``copies``, ``input``, ``peers``), `remains` what does
-    without all the waits. `pinned` is what copies from and to pinned memory would save, those to the device
-    without waiting; `pinned_to_device` what the latter alone would. `reasons` say where the unchanged replay
-    is too far from the profile: the prices are bounds then. `refused` says why there are no prices at all.
-    `span_error`, `drift`, `explained` and `wait_error` are the replay's fidelity (docs/price.md).
+    - `all`: the saving from removing every priced wait (`least_all`: see `Price`).
+    - `each`: the prices; `shortest`: positions of the few that save nine tenths of `all`, in order; `saved`:
+      the saving after each of these.
+    - `asked`: what the user asked to remove.
+    - `limiter`: what takes most of the time (``host``, ``device``, ``copies``, ``input``, ``peers``);
+      `remains`: what does without all the waits.
+    - `pinned`: the saving from pinned memory in all copies, without waits in those to the device;
+      `pinned_to_device`: in the latter only.
+    - `reasons`: why the prices are only bounds: the unchanged replay differs too much from the profile.
+    - `refused`: why there are no prices.
+    - `span_error`, `drift`, `explained`, `wait_error`: the replay's fidelity (docs/price.md).
     """
 
     span: int = 0
@@ -304,13 +311,13 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-"""Collectives that no rank can finish before all have arrived; the root of a broadcast can."""
+"""Collectives that no rank can finish before all ranks arrive; a broadcast's root can."""
 
 
 class Collectives(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The communication kernels of one process group and name, in order: what ranks are matched by.
+    """The communication kernels of one process group and name, in order, to be matched between ranks.
 
-    Times in nanoseconds since the first event of this rank's file; `elements` -1 where it was not recorded.
+    Nanoseconds since the first event of this rank's file; `elements` are -1 if not recorded.
     """
 
     name: str
@@ -321,10 +328,10 @@ class Collectives(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class Recording(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How the trace was taken, and what that cost: it distorts what was measured.
+    """How the trace was recorded, and how much that distorts it.
 
-    `stacks` says whether lines are known, and from what: ``frames``, ``call-stack`` or "". `overhead` is the
-    time that the profiler itself took in the steps.
+    `stacks` is the source of line numbers: ``frames``, ``call-stack`` or "" (none). `overhead` is the
+    profiler's own time in the steps.
     """
 
     stacks: Literal["frames", "call-stack", ""] = ""
@@ -338,14 +345,16 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One trace, summed up. All times are nanoseconds, totals over all steps.
+    """The summary of one trace. Times are nanoseconds, totals over all steps.
 
-    `idle` is the time in the steps in which the device neither computes nor copies; the `costs` add up to
-    it. `utilization`, `sm_efficiency` (both 0 to 1) and `occupancy` (percent) are as docs/trace.md defines
-    them, -1 where they are unknown. `efficiency` is None where no shapes were recorded, `prices` and `lanes`
-    where none were asked for. `device` is the number of the GPU that was looked at, the busiest. Profiles
-    with the same `launch` were recorded by ranks that were launched together; "" where nobody knows. Where
-    the `coverage` is not complete, all of this is of what was recorded, and nothing is priced.
+    - `idle`: the time in the steps in which the device neither computes nor copies; the sum over `costs`.
+    - `utilization`, `sm_efficiency` (0 to 1), `occupancy` (percent): as defined in docs/trace.md; -1:
+      unknown.
+    - `efficiency`: None without recorded shapes; `prices`, `lanes`: None if not requested.
+    - `device`: the number of the analyzed GPU, the busiest of `devices`.
+    - `launch`: equal for ranks that were launched together; "" if unknown.
+    - `coverage`: how complete the recording is. If it is not, all this describes what was recorded, without
+      prices.
     """
 
     path: str = ""

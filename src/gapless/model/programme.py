@@ -1,6 +1,6 @@
 """`Programme`: what a few training steps request of the device, in order, to be simulated on any machine.
 
-It is recorded while a script runs on an emulated device and holds no times: those depend on the machine.
+It is recorded while a script runs on an emulated device, and has no times: those depend on the machine.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ Kind = Literal[
 """What an entry is.
 
 - ``operator``: an operator that launches work on the device;
-- ``wait``: the host waits (`Entry.site` says where, `Entry.mechanism` why);
+- ``wait``: the host waits (where: `Entry.site`, why: `Entry.mechanism`);
 - ``copy``: a copy between host and device that does not wait;
-- ``stream``: what follows is launched on `Entry.stream`;
+- ``stream``: `Entry.stream` becomes the current stream;
 - ``record``: event `Entry.number` is recorded in `Entry.stream`;
-- ``await``: what `Entry.stream` gets from here on waits for event `Entry.number`; below 0 the current
-  stream waits for a collective: -1 is the last one before it, -2 the one before that;
-- ``collective``: the rank takes part in `Entry.name` of the ranks in `Entry.group`;
-- ``graph``: a captured CUDA graph is launched: what follows and says `Entry.graph` is in it;
-- ``obstacle``: something that no graph can hold: `Entry.name`, and `Entry.detail` what to change;
-- ``update``: an optimizer `Entry.name` begins to step, of position `Entry.site` in `Session.optimizers`, over
-  `Entry.tensors` parameters in `Entry.number` groups, in the way `Entry.detail`.
+- ``await``: later work in `Entry.stream` waits for event `Entry.number`; below 0 the current stream waits for
+  a collective: -1 is the last one before it, -2 the one before that;
+- ``collective``: the rank takes part in the collective `Entry.name` of `Entry.group`;
+- ``graph``: a captured CUDA graph is launched; following entries with `Entry.graph` are in it;
+- ``obstacle``: something that no graph can hold: `Entry.name`, and in `Entry.detail` what to change;
+- ``update``: the optimizer `Entry.name`, at position `Entry.site` in `Session.optimizers`, begins to step
+  over `Entry.tensors` parameters in `Entry.number` groups, in the way `Entry.detail`.
 """
 
 MAX_ITEMS = 60_000
-"""Items of all segments that a run keeps together, or of one segment; it bounds the recording's memory."""
+"""Items of all segments that a run keeps, or of one segment: it bounds the recording's memory."""
 
 Shape = tuple[int, ...]
 
 Order = Literal["", "kept", "strided", "turned"]
-"""How the tensors of an operator that goes through them element by element lie to each other: alike;
-otherwise, but neighbours in one are neighbours in the others; or not even that; "" where it is not known."""
+"""How the memory layouts of an elementwise operator's tensors compare: equal (``kept``); different, but
+with the same innermost dimension (``strided``); or with different ones (``turned``); "": unknown."""
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a GPU can do at most, by its data sheet: GB/s and dense TFLOP/s; 0 where it has no such path.
+    """The peak rates of a GPU by its data sheet: GB/s and dense TFLOP/s; 0 if it has no such path.
 
     `link` joins the GPUs of a machine (NVLink, Infinity Fabric), one way. `clock` is the boost clock in MHz.
     """
@@ -63,28 +63,32 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One thing that a programme asks for; equal ones are one entry.
+    """One request of a programme; equal requests are one entry.
 
-    `name` is the operator. `inputs` and `outputs` are the shapes of its tensors (of long lists of tensors
-    the first few; `tensors` and `elements` count all that it is given), `dtype` that of the first of them.
-    `reads` and `writes` are bytes; of an expanded tensor those that exist. `flops` are those of a Triton
-    kernel's products, `block` the threads of a kernel of one block alone, where that depends on the version
-    of torch. `tf32` says that its fp32 matrix work may run as TF32. `backward` says that the autograd thread
-    launches it, `optimizer` that an optimizer's step does, `regraded` that it ran in backward
-    with gradients on: a forward pass that is computed again, or a backward pass that is differentiated.
-    `causal` says of attention that a query meets no later key, `channels_last` of a convolution or batch norm
-    that its tensors are laid out so, `order` of copies and the like how their tensors lie to each other, and
-    of norms how what they are given lies to what they want, `compiled` that it is part of what the script
-    gave to `torch.compile`, or of the backward pass of that, `graph` that no call of its own launches it: it
-    is in the captured graph that was launched last. A ``graph`` holds `tensors` of such.
+    Operators:
 
-    For waits `site` is a position in `Session.sites`, `waits` how often the host waits there in a row;
-    `mechanism` and `detail` are the site's, `reads` what is copied. For copies `mechanism` is ``h2d`` or
-    ``d2h``, and `detail` the host's memory. Streams and events are small numbers; 0 is the default stream.
+    - `name`; `inputs`, `outputs`: shapes of its tensors (of long lists the first few); `tensors`, `elements`:
+      counts of all inputs; `dtype`: of the first.
+    - `reads`, `writes`: bytes; of expanded tensors those that exist.
+    - `flops`: of a Triton kernel's products; `block`: threads of a kernel with a single block, if they depend
+      on torch's version.
+    - `tf32`: fp32 matrix work may run as TF32.
+    - `backward`: launched by the autograd thread; `optimizer`: in an optimizer's step; `regraded`: in
+      backward with gradients enabled: a recomputed forward pass, or a backward pass that is differentiated.
+    - `causal`: of attention, no query sees a later key; `channels_last`: the layout of a convolution or batch
+      norm; `order`: of copies and the like, how the tensors' layouts compare, of norms, how the inputs'
+      layouts compare to the required ones.
+    - `compiled`: part of what the script gave to `torch.compile`, or of its backward pass.
+    - `graph`: launched by the last captured graph, not by a call of its own. A ``graph`` holds `tensors` of
+      these.
 
-    For collectives (``all_reduce``, …, ``send``, ``recv``, ``barrier``) `reads` is what this rank brings and
-    `writes` what it has in the end, `ranks` how many take part, `group` who (``tp: ranks 0-7``),
-    `line` the user's line, and `detail` is ``host`` where the tensors are on the host.
+    Waits: `site` is a position in `Session.sites`, `waits` how often the host waits there in a row;
+    `mechanism` and `detail` are the site's, `reads` the bytes copied. Copies: `mechanism` is ``h2d`` or
+    ``d2h``, `detail` the host's memory. Streams and events are small numbers; 0 is the default stream.
+
+    Collectives (``all_reduce``, …, ``send``, ``recv``, ``barrier``): `reads` is what this rank contributes
+    and `writes` what it has in the end, `ranks` the number of participants, `group` their names (``tp: ranks
+    0-7``), `line` the user's line; `detail` is ``host`` if the tensors are on the host.
     """
 
     kind: Kind = "operator"
@@ -121,9 +125,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What happened between two marks that advance the tick.
 
-    `tick` is the number of such marks before. `body` is a position in `Programme.bodies`. `evaluates` says
-    that a model was evaluated in it. `arrived` are the types and shapes of tensors that came from the host,
-    in order; not those of single numbers.
+    `tick` is the number of such marks before, `body` a position in `Programme.bodies`. `evaluates`: a model
+    was evaluated in it. `arrived` are the types and shapes of tensors from the host, in order, without single
+    numbers.
     """
 
     tick: int
@@ -133,9 +137,9 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a real profile says of one operator: nanoseconds of the device and kernels for each call.
+    """Times of one operator in a real profile: nanoseconds on the device and kernels per call.
 
-    `shapes` are those of its inputs where the profile holds them, else empty. `calls` were looked at.
+    `shapes` are those of its inputs if recorded, else empty. `calls` is the size of the sample.
     """
 
     name: str
@@ -148,9 +152,9 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Calibration(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Times from a real profile of the same script, in nanoseconds.
 
-    `path` and `gpu` say of which. `operators` have their times on the device; `forward`, `backward` and
-    `optimizer` are what the host needs for one operator there, -1 where the profile has too few; `call` the
-    length of a launching call, `step` that of the profile's own steps, without their time in data loaders.
+    `path` and `gpu` name the profile. `operators` have their times on the device; `forward`, `backward` and
+    `optimizer` are the host's time per operator there (-1: too few in the profile), `call` the length of a
+    launching call, `step` that of the profile's steps without their time in data loaders.
     """
 
     path: str = ""
@@ -164,9 +168,9 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class HostSpeed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How long the host takes for its part of an operator, in parts of what a usual one does: `measured` on
-    the machine that ran the script, whose processor is `cpu`, or said by the user. `apart` says that this
-    machine has no GPU, so that another one's CPU is beside it."""
+    """The host's time per operator relative to a usual one: `measured` on the machine that ran the script,
+    whose processor is `cpu`, or given by the user. `apart`: that machine has no GPU, so a GPU machine's
+    CPU may differ."""
 
     factor: float = 1.0
     measured: bool = False
@@ -175,15 +179,18 @@ class HostSpeed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The last segments of a run, oldest first, and what is in them.
+    """The last segments of a run, oldest first, and their contents.
 
-    A body is a sequence of positions in `entries`. `gpu` is the device that was emulated. `threads` says
-    that other threads than the main one launched work as well, which is not in it; `truncated` that a segment
-    was too long to be kept whole. A machine has `node` GPUs (0: unknown), each with `network` GB/s to other
-    machines (0: not said), and `link` GB/s within one where the user says so. `host` is how fast the host is,
-    where that was measured or said. With `lines` each entry has the user's line that asks for it. `emptied`
-    is what was asked of each device's memory where steps call ``torch.cuda.empty_cache()``, for a few calls.
-    `libraries` are those that the run set up, each with the line of its first call.
+    - `gpu`: the emulated device.
+    - `bodies`: sequences of positions in `entries`.
+    - `threads`: other threads than the main one launched work, which is not included; `truncated`: a segment
+      was too long to be kept whole.
+    - `node`: GPUs per machine (0: unknown); `network`: GB/s to other machines for each GPU (0: not given);
+      `link`: GB/s within a machine, if given.
+    - `host`: the host's speed, if measured or given.
+    - `lines`: entries have the user's lines.
+    - `emptied`: memory requests of each device if steps call ``torch.cuda.empty_cache()``, for a few calls.
+    - `libraries`: those that the run initialized, each with the line of its first call.
     """
 
     gpu: Gpu = Gpu()

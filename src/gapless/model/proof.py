@@ -10,8 +10,9 @@ from gapless.model.estimate import Range
 from gapless.model.finding import Finding
 
 Outcome = Literal["same", "differs", "outside", "both raise", "dropped"]
-"""What became of a case: ``dropped`` where only the original raises, in a case nobody gave, ``outside`` where
-the two differ and need not do the same: the contract does not hold, or there is no room for all rows."""
+"""The result of a case. ``dropped``: only the original raises, in a case that the user did not give.
+``outside``: the two differ, but need not agree: the contract does not hold, or there is no room for all
+rows."""
 
 Kind = Literal["value", "dtype", "shape", "type", "structure", "device", "gradient", "error"]
 
@@ -21,10 +22,10 @@ Faster = Literal["before", "after", "neither"]
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One place in which the two differ.
 
-    `where` names it in words (``output["loss"]``, ``gradient of logits``, ``input labels after the call``);
-    `call` counts from 1 in a row of calls and is 0 where there is one. `before` and `after` show both sides
-    at index `at`, the place of the `largest` absolute difference (-1 where there is no number for it).
-    `share` is the part of the elements that are further apart than the tolerances `rtol` and `atol`.
+    `where` names it (``output["loss"]``, ``gradient of logits``, ``input labels after the call``); `call` is
+    its number in a sequence of calls, from 1, or 0 for a single one. `before` and `after` show both sides at
+    index `at`, where the absolute difference is `largest` (-1: not a number). `share` is the share of
+    elements further apart than the tolerances `rtol` and `atol`.
     """
 
     where: str
@@ -40,10 +41,10 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class CaseResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One input, and whether both sides made the same of it.
+    """One input, and whether both sides computed the same.
 
-    `made` says where the input comes from: ``given`` and ``added`` by the user, ``edge`` made by Gapless.
-    `why` tells what was raised where something was.
+    `made` is the input's source: ``given`` and ``added`` by the user, ``edge`` made by Gapless. `why` is what
+    was raised, if anything.
     """
 
     name: str
@@ -62,10 +63,10 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Duration(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How long one call takes, in nanoseconds: until the device is done, on the host, and on the device.
+    """The time of one call in nanoseconds: until the device is done, on the host, and on the device.
 
-    `host` and `device` are known where there is a GPU: the time after which the host is free again, and the
-    time between two CUDA events around the calls.
+    `host` is the time until the host is free again, `device` that between two CUDA events around the calls;
+    None without a GPU.
     """
 
     total: Interval
@@ -74,11 +75,11 @@ class Duration(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Both sides measured in turn: `rounds` blocks of `calls` calls each on either side.
+    """Both sides measured in turn: `rounds` blocks of `calls` calls each.
 
     `ratio` is the time before divided by the time after, block by block: above 1, the second is faster.
-    `faster` is ``neither`` where its interval is not clear of 1 by a hundredth.
-    `clock` says what the time is: that of a GPU's work with its host, or of a CPU on its own.
+    `faster` is ``neither`` unless its interval is a hundredth clear of 1. `clock` is what was timed: a GPU's
+    work with its host, or a CPU.
     """
 
     before: Duration
@@ -93,10 +94,10 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What one side does to the device in a call, as counted on an emulated one.
 
-    `waits` is the mean of the steady calls and `first` those of the first call. `operators` are ATen
-    operators on device tensors without views and allocations; a GPU launches a kernel or more for each.
-    `peak` is bytes above what was there before the call. `estimate` is what a call would take on that GPU, in
-    nanoseconds, among others like it; None where nothing honest can be said.
+    `waits` is the mean of the steady calls, `first` those of the first call. `operators` are ATen operators
+    on device tensors without views and allocations; a GPU launches at least one kernel for each. `peak` is
+    bytes above the memory before the call. `estimate` is the call's time on that GPU in nanoseconds; None if
+    no honest one is possible.
     """
 
     waits: float
@@ -116,7 +117,7 @@ class SweepRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Crossing(msgspec.Struct, frozen=True, kw_only=True):
-    """Near `value`, between `low` and `high`, the one that is `faster` above it overtakes the other."""
+    """The value, between `low` and `high`, above which the side `faster` overtakes the other."""
 
     value: float
     low: float
@@ -127,8 +128,8 @@ class Crossing(msgspec.Struct, frozen=True, kw_only=True):
 class Sweep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Times over the values of one keyword of the inputs.
 
-    `crossings` are values at which one overtakes the other, told only between rows whose intervals leave no
-    doubt about who is faster.
+    `crossings` are values at which one side overtakes the other, only between rows whose intervals leave no
+    doubt.
     """
 
     key: str
@@ -144,12 +145,12 @@ class Waits(NamedTuple):
 
 
 class Proof(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Two callables side by side. True where they compute the same.
+    """A comparison of two callables. True if they compute the same.
 
-    `before` and `after` are how the user called them, `device` is what equality was checked on and `gpu` the
-    emulated device. `gradients` tells whether there were gradients to compare. `time` is None where nothing
-    was measured, `costs` is empty where nothing could be counted; `notes` then say why. `again` is what
-    repeats the failing case alone.
+    `before` and `after` are the user's names for them, `device` where equality was checked, `gpu` the
+    emulated device. `gradients`: there were gradients to compare. `time` is None if nothing was measured,
+    `costs` is empty if nothing could be counted; `notes` then say why. `again` is a command that repeats the
+    failing case alone.
     """
 
     verdict: str

@@ -11,15 +11,17 @@ from gapless.model.source import SourceLine, Stack, user_line
 RaceKind = Literal["in-flight-read", "in-flight-write", "unordered", "freed", "collective", "generator"]
 """What races with what.
 
-``in-flight-read``: the CPU reads what a copy to it may still be filling; ``in-flight-write``: the CPU writes
-what a copy to the GPU may still be reading; ``unordered``: two streams; ``freed``: memory is given to a new
-tensor while another stream may still use it; ``collective``: the result (or what it is given) of an
-asynchronous collective before its ``wait()``; ``generator``: two threads draw from one generator at once.
+- ``in-flight-read``: the CPU reads memory that a copy may still be writing;
+- ``in-flight-write``: the CPU writes memory that a copy to the GPU may still be reading;
+- ``unordered``: accesses of two streams;
+- ``freed``: memory is reused by a new tensor while another stream may still use it;
+- ``collective``: an asynchronous collective's result (or input) is used before its ``wait()``;
+- ``generator``: two threads draw from one generator at once.
 """
 
 Cause = Literal["", "early-event", "unrecorded-event", "other-event", "host-wait", "wrong-stream"]
-"""Why a synchronization that is there does not help: the event was recorded too early, was never recorded, or
-stands in another stream; the CPU waited where the stream should have; the wait was on another stream."""
+"""Why an existing synchronization does not help: the event was recorded too early, never, or in another
+stream; the CPU waited where the stream should have; or another stream waited."""
 
 
 class Access(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -38,12 +40,12 @@ class Access(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Race(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Two accesses to the same memory, `earlier` and `later` as the script issues them, that a GPU may do in
-    any order, or at once.
+    """Two accesses to the same memory that a GPU may do in any order, or at once; the script issues `earlier`
+    first.
 
-    It happened `times` times, in `steps` of the steps; `bytes` is how much the two have in common. Of memory
-    that was given back, `freed` is the stack that gave it back, and `later` is what got it. Where a
-    synchronization is there and does not help, `cause` says why, and `cause_stack` where it is.
+    It occurred `times` times, in `steps` of the steps; `bytes` is the size of the common memory. Of freed
+    memory, `freed` is the stack that freed it, and `later` what reused it. If a synchronization does not
+    help, `cause` says why, and `cause_stack` where it is.
 
     >>> Race(kind="unordered", times=2).times
     2

@@ -22,5 +22,5 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
         return self.least > MIN_SAVING_SHARE * step
 
     def small(self, step: int) -> bool:
-        """Whether a saving is small at most."""
+        """Whether a saving in a step of `step` nanoseconds is small even at its upper end."""
         return self.most < SMALL_SAVING_SHARE * step

@@ -19,10 +19,12 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 class Straggler(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The slow rank; times in nanoseconds per step.
 
-    `late` is how much longer its peers' kernels run in the collectives they share with it, in the median over
-    them. `lost` is the part of it in which they do nothing else, `share` that part of a step.
-    It is the last in `last` of `shared` collectives, which make up `blame` of the time that ranks wait in
-    these, and the slowest in `slowest` of `steps` steps. `position` is that of its profile.
+    - `late`: how much longer its peers' kernels run in the shared collectives, in the median over them.
+    - `lost`: the part of `late` in which they do nothing else; `share`: that part of a step.
+    - `last`: it arrives last in so many of the `shared` collectives, which cause `blame` of the ranks'
+      waiting there.
+    - `slowest`: it is slowest in so many of `steps` steps.
+    - `position`: of its profile.
     """
 
     position: int
@@ -40,7 +42,7 @@ class Straggler(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Late(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A rank that others wait for: `share` of all their waiting is for it, the `last` to come that often."""
+    """A rank that others wait for: it causes `share` of all waiting, and arrives last `last` times."""
 
     position: int
     rank: int
@@ -49,9 +51,10 @@ class Late(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Latecomers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Who is waited for in `shared` collectives of `steps` steps, the worst first.
+    """The ranks that others wait for in `shared` collectives of `steps` steps, the worst first.
 
-    `lost` nanoseconds of a step a rank waits in the mean with nothing else to do, `share` of the step.
+    `lost` is the mean time per step that a rank waits with nothing else to do, in nanoseconds; `share` that
+    of the step.
     """
 
     late: tuple[Late, ...]
@@ -64,8 +67,7 @@ class Latecomers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Shared(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One kind of collective, `count` of them in a step, in nanoseconds per step.
 
-    `waiting` is what a rank waits for the last one, in the mean over the ranks; `transfer` is what it takes
-    from when all have come.
+    `waiting` is the mean wait of a rank for the last one; `transfer` the time after all have arrived.
     """
 
     name: str
@@ -76,8 +78,8 @@ class Shared(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Ranks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The profiles of two or more ranks of one run, the one that the others wait for, if any, all that they
-    wait for, and what their collectives are made of."""
+    """The profiles of two or more ranks of one run, the rank that the others wait for (if any), all such
+    ranks, and the times of their collectives."""
 
     profiles: tuple[Profile, ...]
     straggler: Straggler | None = None

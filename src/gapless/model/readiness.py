@@ -9,9 +9,9 @@ from gapless.model.source import SourceLine
 
 
 class Stretch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Part of a step that could be captured as it stands, from line `first` to line `last`.
+    """Part of a step that could be captured unchanged, from line `first` to line `last`.
 
-    `launches` are its kernels and copies in a step; `saved` is what one replay in their place saves per step,
+    `launches` are its kernels and copies per step; `saved` is what one replay in their place saves per step,
     in nanoseconds (None: not estimated).
     """
 
@@ -22,9 +22,10 @@ class Stretch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Obstacle(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Something that no graph can hold: why, at which line, in how many of the steps, and what to change.
+    """Something that no graph can hold: the reason, the line, in how many of the steps, and what to change.
 
-    `code` is the rule that names it, "" where none does. An `input` arrives from the CPU: it stays outside.
+    `code` is the rule that reports it ("": none). An `input` arrives from the CPU and stays outside of the
+    graph.
     """
 
     line: SourceLine | None = None
@@ -36,12 +37,12 @@ class Obstacle(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What of a training step could be captured.
+    """How much of a training step could be captured.
 
-    `launches` are those of a step, `held` those that graphs of the script's own launch already. `stretches`
-    are the longest first, `obstacles` in the order of the step; `steps` were looked at. `step` is what a step
-    takes, and `whole` what one replay of all of it would save, with what waits behind it. `refused` says why
-    there is nothing to tell.
+    `launches` are those of a step, `held` those that the script's own graphs launch already. `stretches` are
+    ordered by length, longest first, `obstacles` as in the step; `steps` is the number of steps examined.
+    `step` is a step's time, `whole` what one replay of all of it would save, waits included. `refused` says
+    why there is no result.
 
     >>> Readiness(launches=128, held=128).eager
     0

@@ -27,17 +27,17 @@ from gapless.model.traffic import Traffic
 from gapless.model.verdict import Verdict
 
 Kind = Literal["session", "profile", "memory", "loader", "comparison", "proof", "runs"]
-"""What a report is of; `runs` sums up several that follow it."""
+"""What a report is about; `runs` summarizes the reports that follow it."""
 
 
 class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The steps a capture saw.
+    """The steps of a capture.
 
-    `steady` of `seen` steps count for frequencies (the first ones warm up). `waits_per_step` is the mean
-    over the steady ones, `source` what ended a step (``SGD.step``, ``profiler.step()``). Where threads or
-    asyncio tasks train side by side, `side_by_side` has that mean for each; the other numbers are of all.
-    `noun` is what a step is called, which in inference is an iteration, a batch, a token, a denoising step or
-    a request.
+    Frequencies are over the `steady` of the `seen` steps; the first ones warm up. `waits_per_step` is the
+    mean over the steady ones, `least` and `most` their extremes, `source` what ended a step (``SGD.step``,
+    ``profiler.step()``). If threads or asyncio tasks train side by side, `side_by_side` has the mean of each;
+    the other numbers are of all. `noun` is what a step is called: in inference an iteration, a batch, a
+    token, …
     """
 
     seen: int = 0
@@ -51,11 +51,11 @@ class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class RankSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One rank of several, in nanoseconds per step.
+    """One of several ranks, in nanoseconds per step.
 
-    `late` is how much later than the first of its peers it reaches their collectives, in the mean over the
-    collectives that were matched, times those of a step; -1 where none were. `incomplete` says why nothing
-    can be told of its profile.
+    `late` is how much later than the first of its peers it reaches their collectives: the mean over the
+    matched ones, times their number per step; -1 if none match. `incomplete` says why its profile allows no
+    conclusion.
     """
 
     rank: int
@@ -69,23 +69,25 @@ class RankSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The document that every command answers with and every renderer receives.
+    """The result of every command, which renderers write.
 
-    The `verdict` comes first, then `findings`, what loses most first, `tables` of numbers and `notes`. `kind`
-    says what was looked at; the part of that name holds all of its numbers: `profile` those of a trace (of
-    the slowest rank where there are several, with a row in `ranks` for each), `memory` what each device's
-    allocator did, `loader` what a DataLoader costs, `comparison` two runs and `proof` two callables side by
-    side. Of a session, `steps` are the training steps that were seen, `phases` what recurs between them (also
-    what was not reached: `times` is 0), `estimate` what a step would take on a GPU, `traffic` what this rank
-    sends and receives in one, `offers` what each GPU that was asked about would make of it (`asked` are the
-    lines that ask which GPU they run on), `search` the largest value of an argument that fits, `remedies`
-    what was tried to make it fit, `loaders` how its loaders fed it, and whether the `unknown` operators wait
-    is not known; `assumptions` are the values that a dry run assumed and that decided something, and
-    `switch` is where a run went on without values that had them before, `failed_dry` how a run without them
-    failed; `readiness` says what of a step a
-    CUDA graph could hold, where that was asked; `compiled` is what torch.compile would make of each callable
-    that the run compiled; `planned` says how many steps the whole run has, where that is known.
-    `path` is the saved file that was reported ("": none).
+    - `verdict`: the answer; then `findings`, the costliest first, `tables` of numbers, and `notes`.
+    - `kind`: what the report is about. The field of that name has its numbers: `profile` (of the slowest
+      rank, with a row in `ranks` for each), `memory` (for each device), `loader`, `comparison`, `proof`.
+    - `script`, `environment`, `ending`: the run of a session.
+    - `steps`: its training steps; `phases`: what recurs between them (`times` is 0 if it was not reached).
+    - `estimate`: what a step would take on a GPU; `offers`: the same for each GPU in question, and whether
+      the run fits; `asked`: the script's lines that query which GPU it has.
+    - `traffic`: what this rank sends and receives per step.
+    - `search`: the largest value of an argument that fits; `remedies`: changes tried to make the run fit.
+    - `loaders`: how the run's loaders fed it.
+    - `unknown`: operators of which it is unknown whether the CPU waits for them.
+    - `assumptions`: values that a dry run assumed and that decided something; `switch`: from where on the run
+      had no values; `failed_dry`: how a run without values failed.
+    - `readiness`: how much of a step a CUDA graph could hold; None if not requested.
+    - `compiled`: what torch.compile would make of each callable that the run compiled.
+    - `planned`: the number of steps of the whole run.
+    - `path`: the saved file that was reported ("": none).
     """
 
     verdict: Verdict
@@ -122,7 +124,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def file(self) -> str:
-        """The file that was reported, otherwise the script."""
+        """The reported file, otherwise the script."""
         file = self.profile.path if self.profile is not None else self.path
         return file or "".join(self.script[:1]) or "run"
 

@@ -33,13 +33,15 @@ Reach = Literal["value", "function", "class"]
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A pattern met at a place or (without `site`) in the whole of what was looked at.
+    """A pattern found at a place or (without `site`) in the whole subject of the report.
 
-    `evidence` are sentences with the numbers that show it, without a full stop, the strongest first. `change`
-    is the remedy in a few words, where more can be said than the rule's own. `idle` is the idle time of the
-    GPU that goes with it and `blocked` the time of the CPU, nanoseconds over all steps; `calls` how often it
-    happened and `steps` in how many steps, `every` from how many steps to the next. `saves` is what one step
-    does at most without being needed, in nanoseconds of the GPU. `start` and `end` are where to look.
+    - `evidence`: sentences with the numbers that show it, without a full stop, the strongest first.
+    - `change`: the remedy in a few words, if more specific than the rule's own.
+    - `idle`, `blocked`: idle time of the GPU and time of the CPU that go with it, in nanoseconds over all
+      steps.
+    - `calls`: how often it happened; `steps`: in how many steps; `every`: the interval in steps.
+    - `saves`: the most that a step does needlessly, in nanoseconds of the GPU.
+    - `start`, `end`: where to look in a viewer.
     """
 
     evidence: tuple[str, ...]
@@ -129,8 +131,7 @@ class WaitRule(Rule):
         return f"find an option of {frame.library} that avoids it, or call it less often"
 
     def mended_with(self, site: Site) -> tuple[str, ...]:
-        """Return a key of the change that mends `site`: syncs of one rule with equal keys are mended
-        together.
+        """Return a key of the change that fixes `site`: syncs of one rule with equal keys are fixed together.
 
         A sync and its line's backward share a key, and so do several reads of one value.
 
@@ -149,7 +150,7 @@ class WaitRule(Rule):
 
 
 class ProfileRule(Rule):
-    """A pattern in the profile of one process; syncs are not its business but that of a `WaitRule`."""
+    """A pattern in the profile of one process other than syncs, which are for a `WaitRule`."""
 
     def of_profile(self, profile: Profile) -> Iterable[Hit]:
         """Yield where the pattern occurs in `profile`."""
@@ -161,7 +162,7 @@ class ProfileRule(Rule):
 
 
 class RanksRule(Rule):
-    """A pattern that shows only where the profiles of several ranks stand side by side."""
+    """A pattern that shows only in a comparison of several ranks' profiles."""
 
     def of_ranks(self, ranks: Ranks) -> Iterable[Hit]:
         """Yield where the pattern occurs between the ranks of one run."""
@@ -169,7 +170,7 @@ class RanksRule(Rule):
 
 
 class MemoryRule(Rule):
-    """A pattern in what a run asked of the GPU's memory."""
+    """A pattern in a run's requests to the GPU's memory."""
 
     def of_memory(self, memory: MemoryReport) -> Iterable[Hit]:
         """Yield where the pattern occurs in a run's memory requests."""
@@ -177,7 +178,7 @@ class MemoryRule(Rule):
 
 
 class LoaderRule(Rule):
-    """A pattern in how a run was fed by one of its loaders."""
+    """A pattern in how a loader feeds a run."""
 
     def of_loader(self, use: LoaderUse) -> Iterable[Hit]:
         """Yield where the pattern occurs in how a loader feeds a run."""
@@ -185,7 +186,7 @@ class LoaderRule(Rule):
 
 
 class OptimizerRule(Rule):
-    """A pattern in how an optimizer goes through its parameters."""
+    """A pattern in how an optimizer handles its parameters."""
 
     def of_optimizer(self, use: OptimizerUse) -> Iterable[Hit]:
         """Yield where the pattern occurs in an optimizer's steps."""
@@ -201,7 +202,7 @@ class RaceRule(Rule):
 
 
 class GraphRule(Rule):
-    """A mistake with a CUDA graph: the capture is refused, or replays are not what the script means."""
+    """A mistake with a CUDA graph: the capture is refused, or replays do not do what the script intends."""
 
     def of_graph(self, fault: GraphFault) -> Hit | None:
         """Return the hit for `fault`; None if it is not this pattern."""

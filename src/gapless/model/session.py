@@ -29,8 +29,8 @@ from gapless.model.source import SourceLine, Stack
 class Environment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Versions and devices; never environment variables, which hold secrets.
 
-    `unused` says that the script put nothing on the device, so that nothing could wait for it, `dry` that it
-    ran without values.
+    `unused`: the script put nothing on the device, so that nothing could wait for it. `dry`: the run computed
+    no values.
     """
 
     gapless: str = ""
@@ -49,9 +49,8 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the script ended.
 
     `how`: ``finished``, ``enough-steps`` (stopped by Gapless), ``exit`` (``sys.exit``), ``error``,
-    ``interrupted`` or ``not-emulated``. `status` is the exit status the script itself asked for, `where` the
-    line at which it failed (``train.py:31``). `of_environment` is false if a key is missing that is no
-    environment variable.
+    ``interrupted`` or ``not-emulated``. `status` is the script's own exit status, `where` the line at which
+    it failed (``train.py:31``). `of_environment` is false if a key is missing that is no environment variable.
     """
 
     how: Literal["finished", "enough-steps", "exit", "error", "interrupted", "not-emulated"] = "finished"
@@ -62,11 +61,11 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A part of the training loop that recurs less often than steps do: an evaluation, a rollout, an epoch's
+    """A part of the training loop that recurs less often than steps: an evaluation, a rollout, an epoch's
     end.
 
-    `every` is the number of steps from one to the next (0: not known), `times` how many were seen in the run,
-    `waits` how many syncs each of them had in the mean, and `line` where it is in the source.
+    `every` is the interval in steps (0: unknown), `times` how often it occurred in the run, `waits` the mean
+    number of waits per occurrence, `line` its place in the source.
 
     >>> Recurrence(name="evaluation", every=500, times=2, waits=260.0).name
     'evaluation'
@@ -80,23 +79,31 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one capture saw. `notes` are remarks for the user (``torch.compile runs eagerly``).
+    """Everything that one capture recorded.
 
-    `programme` is what the last steps asked of the device, where it was recorded; `memory` what
-    was asked of each device's memory. `loaders` are the DataLoaders that were gone through, and `phases` what
-    the source of the training loop says recurs in it, reached or not. `cut` is when the script was stopped
-    between two steps, in seconds since the capture began; 0 where it was stopped at a step, or not at all.
-    Whether the `unknown` operators make the CPU wait is not known. `asked` are lines of the script's own that
-    ask which GPU it has, and so may act otherwise on another one; `wanted` are the GPUs to reckon it for.
-    `search` is how the value of an argument was found with which it ran, `remedies` what was tried to make it
-    fit. `optimizers` are those that stepped. `assumptions` are what a dry run took values to be, `switch` is
-    where a run became one, `failed_dry` how the script failed in one before this was recorded, `races`
-    are accesses to the same memory that nothing orders, `graphs` what is wrong with its CUDA graphs;
-    `compiled` is what torch.compile would make of each callable that the run compiled, `what_if` what else
-    the report is to reckon (``compile``); `planned` is how many steps the script's loops have. `strands` says
-    of each numbered thread and asyncio task which one started it.
-    `fallbacks` are what libraries run in place of packages that are not installed, `later` is what followed
-    the marks and events of a long run.
+    - `sites`, `events`, `marks`: where the CPU waited, how often, and what begins or ends steps.
+    - `notes`: remarks for the user (``torch.compile runs eagerly``).
+    - `programme`: what the last steps requested of the device; None if not recorded.
+    - `memory`: the memory requests, a run for each device.
+    - `loaders`: the DataLoaders that were iterated.
+    - `phases`: what recurs in the training loop by its source, reached or not.
+    - `cut`: seconds since the capture began at which the script was stopped between two steps; 0 if it was
+      not.
+    - `unknown`: operators of which it is unknown whether the CPU waits for them.
+    - `asked`: the script's lines that query which GPU it has, and so may act otherwise on another.
+    - `wanted`: the GPUs to estimate the run for.
+    - `search`: the search for the argument's value with which this ran; `remedies`: changes tried to make it
+      fit.
+    - `optimizers`: those that stepped.
+    - `assumptions`: values that a dry run assumed; `switch`: where the run became one; `failed_dry`: how the
+      script failed in a dry run before this one.
+    - `races`: unordered accesses to the same memory; `graphs`: mistakes with CUDA graphs.
+    - `compiled`: what torch.compile would make of each callable that the run compiled.
+    - `what_if`: what else the report should estimate (``compile``).
+    - `fallbacks`: what libraries run in place of packages that are not installed.
+    - `planned`: the number of steps of the script's loops.
+    - `strands`: for each numbered thread and asyncio task the number of the one that started it.
+    - `later`: sums over what followed the recorded marks and events of a long run.
     """
 
     script: tuple[str, ...] = ()
@@ -137,10 +144,10 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A session on disk: each source line and each stack is named once.
+    """A session as saved: each source line and each stack is stored once.
 
-    A stack is a tuple of positions in `lines`; where the model has a stack, the disk has a position in
-    `stacks`, and nothing where the stack is empty. Everything else is the model's own, field by field.
+    `stacks` are tuples of positions in `lines`; `sites`, `marks` and `assumptions` have positions in `stacks`
+    in place of their stacks, and no such field if the stack is empty.
     """
 
     format: str
@@ -157,12 +164,15 @@ _STACKS = {"sites": ("stack", "forward"), "marks": ("stack",), "assumptions": ("
 
 
 class _Interner:
+    """Numbers source lines and stacks, to store each once."""
+
     def __init__(self) -> None:
         self.lines: dict[SourceLine, int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
         self._known: dict[Stack, int] = {}
 
     def stack(self, stack: Stack) -> int:
+        """Return the number of `stack`."""
         number = self._known.get(stack)
         if number is None:
             lines = tuple(self.lines.setdefault(line, len(self.lines)) for line in stack)
@@ -171,6 +181,7 @@ class _Interner:
         return number
 
     def rows(self, items: tuple[Any, ...], fields: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        """Yield `items` as dictionaries, with numbers in place of the stacks in `fields`."""
         for item in items:
             row = msgspec.to_builtins(msgspec.structs.replace(item, **dict.fromkeys(fields, ())))
             row.update({field: self.stack(getattr(item, field)) for field in fields if getattr(item, field)})

@@ -12,21 +12,20 @@ from gapless.model.source import SourceLine
 Tone = Literal["", "good", "bad", "dim", "bold", "command"]
 Where = Literal["before", "after"]
 Cell = str | float | SourceLine | tuple[float, ...]
-"""Text as it is shown, a share from 0 to 1 that is drawn as a bar, a line of code, or the heights of a curve
-as shares of its highest."""
+"""Text as shown, a share from 0 to 1 drawn as a bar, a source line, or a curve's heights relative to its
+maximum."""
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A column's heading. Numbers stand at the right; what is ``drawn`` takes the room that is left."""
+    """A column's heading. Numbers are right-aligned; ``drawn`` columns take the remaining room."""
 
     name: str = ""
     kind: Literal["text", "number", "drawn"] = "number"
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One row: a cell for each column. `tone` is how the row as a whole is to be seen; a ``command`` is
-    there to be copied, and never broken into lines.
-    """
+    """One row: a cell for each column. `tone` is the row's emphasis; a ``command`` is for copying, and
+    never wrapped."""
 
     cells: tuple[Cell, ...]
     tone: Tone = ""
@@ -40,8 +39,8 @@ def row(*cells: Cell, tone: Tone = "") -> Row:
 class Table(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Rows under a title.
 
-    The first `shown` rows stand for the rest until everything is unfolded (0: the whole table is folded away
-    until then; -1: no row is ever folded). `rest` says what the others are. `where` is before or after the
+    The first `shown` rows are visible until everything is unfolded (0: the whole table is hidden until then;
+    -1: all rows are always visible). `rest` describes the hidden rows. `where` is before or after the
     findings. `notes` are sentences below it.
     """
 

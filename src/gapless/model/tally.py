@@ -46,8 +46,8 @@ other: side by side, each soon has its turn."""
 
 @dataclass
 class Stepper:
-    """The marks of the optimizers that step together, or of one line's backward passes: how many, and where
-    the first and the last stand among all of their `kind`."""
+    """The marks of the optimizers that step together, or of one line's backward passes: their number, and
+    the positions of the first and the last among all marks of their `kind`."""
 
     kind: str
     first: int
@@ -136,10 +136,10 @@ class StrandTally:
 class StepTally:
     """Counts steps while marks arrive.
 
-    Optimizers that step with the gradients of one backward pass are one `Stepper`: an iteration is what makes
-    gradients and uses them, however many optimizers do. What trains side by side, threads and asyncio tasks,
-    has steps of its own each (`strands`), unless it steps the same optimizer. `in_turn` says of two stacks
-    whether each pass of one loop comes to both: an optimizer that steps at both takes turns with itself.
+    Optimizers that step with the gradients of one backward pass are one `Stepper`: an iteration computes
+    gradients and uses them, with however many optimizers. Threads and asyncio tasks that train side by side
+    have their own steps (`strands`), unless they step the same optimizer. `in_turn` says whether each pass of
+    one loop reaches both of two stacks: an optimizer that steps at both takes turns with itself.
     """
 
     def __init__(self, in_turn: InTurn = lambda first, second: False) -> None:

@@ -1,4 +1,4 @@
-"""`Track`: the memory of a run thin enough to be drawn, some hundred kilobytes for a run of any length."""
+"""`Track`: a run's memory thinned for drawing: some hundred kilobytes for a run of any length."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 from gapless.model.source import SourceLine
 
 Call = Literal["malloc", "free", "map", "unmap", "retry", "collect", "failed"]
-"""What is marked: ``cudaMalloc`` and ``cudaFree``, mapping and unmapping, a request that found the device
-full, a collection of garbage, a request that could not be met."""
+"""Events that are marked: ``cudaMalloc`` and ``cudaFree``, mapping and unmapping, a request that found the
+device full, a garbage collection, a request that failed."""
 
 
 class Layer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Who asked for memory: tensors of one `kind`, or one `line` (or `operator`) of the program.
+    """Who requested memory: tensors of one `kind`, or one `line` (or `operator`) of the program.
 
-    `before` says that it was asked for before recording began; with none of these it is all the rest.
+    `before`: requested before recording began. Without any of these the layer is all the rest.
     """
 
     kind: str = ""
@@ -26,11 +26,11 @@ class Layer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Points(msgspec.Struct, frozen=True, array_like=True):
-    """Memory over a stretch of events, in columns of equal length.
+    """Memory over a range of events, in columns of equal length.
 
-    Each point stands for the events behind the one before it, up to its `event`: `allocated` and `reserved`
-    are the most bytes in them, `time` is when it ends (nanoseconds; empty where it is not known), `layers`
-    the bytes asked for in each of `Track.layers`, at the event in which these are the most together.
+    Each point covers the events after the previous point, up to `event`: `allocated` and `reserved` are the
+    maxima in bytes, `time` is its end (nanoseconds; empty if unknown), `layers` the bytes requested by each
+    of `Track.layers` at the event with the largest total.
     """
 
     event: tuple[int, ...]
@@ -41,9 +41,9 @@ class Points(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Calls(msgspec.Struct, frozen=True, array_like=True):
-    """Calls to the driver, in columns: at which event, what, how many there, their bytes, for which line.
+    """Calls to the driver in columns: event, kind, number of calls, bytes, and line.
 
-    `place` is a position in `Track.places`, -1 where it is not known.
+    `place` is a position in `Track.places`, -1 if unknown.
     """
 
     event: tuple[int, ...] = ()
@@ -54,7 +54,8 @@ class Calls(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Course(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The run under other settings: reserved memory over the events, the most of each stretch."""
+    """The run under other settings: reserved memory over the events, the maximum of each group of
+    neighbours."""
 
     name: str
     event: tuple[int, ...] = ()
@@ -64,9 +65,9 @@ class Course(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Track(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A replay's memory over its events, thinned.
 
-    The first of `windows` is the whole run, the others lie in it and are finer: around the peaks, and where
-    the driver was called. `finest` is how many events a point of theirs stands for. `steps` are the events
-    with which steps end (thinned where there are very many), `others` the run under other settings.
+    The first of `windows` is the whole run; the others lie in it and are finer: around the peaks and the
+    driver calls. `finest` is how many events their points cover. `steps` are the events that end steps
+    (thinned if there are very many), `others` the run under other settings.
     """
 
     windows: tuple[Points, ...] = ()

@@ -10,10 +10,10 @@ from gapless.model.source import SourceLine
 class Traffic(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The collectives of one kind, in one group, at one line, per training step.
 
-    `kind` is ``all_reduce``, ``all_gather``, ``send``, … and `group` who takes part: `ranks` of them, or the
-    one that something is sent to or comes from. `times` is how often, `sent` and `received` are the bytes
-    that this rank moves, as rings move them. `backward` says that it is part of a backward pass, `host` that
-    the tensors are on the host. `line` is the user's.
+    `kind` is ``all_reduce``, ``all_gather``, ``send``, …; `group` names the participants, `ranks` of them, or
+    the peer of a send or receive. `times` is their number, `sent` and `received` the bytes that this rank
+    transfers, with ring algorithms. `backward`: part of a backward pass; `host`: the tensors are on the host.
+    `line` is the user's.
     """
 
     kind: str

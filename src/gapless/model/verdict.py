@@ -10,18 +10,19 @@ from gapless.model.source import SourceLine
 
 Unit = Literal["ns", "bytes", "syncs", "retries", ""]
 Level = Literal["act", "fine", "unknown", "failed"]
-"""``act``: something is worth changing; ``fine``: nothing is; ``unknown``: not enough was seen to tell;
+"""``act``: something is worth changing; ``fine``: nothing is; ``unknown``: not enough was recorded to say;
 ``failed``: the run itself went wrong (out of memory, results that differ)."""
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One thing to change, and what the step (or the memory) is before and after it.
+    """One thing to change, and the step (or the memory) before and after it.
 
-    `what` is an action in the imperative, `line` where (the first of `lines`, further line numbers of that
-    file), `place` what is known instead of a line. `before` and `after` are in `unit` per step, in the order
-    of the list: the second change starts where the first one ended; -1 where it cannot be told. With `bound`
-    the true `after` lies between the two: the saving is an upper limit. `findings` are positions in
-    `Report.findings` that it mends.
+    - `what`: an action in the imperative.
+    - `line`: where; `lines`: all line numbers of the change in that file; `place`: what is known instead of a
+      line.
+    - `before`, `after`: in `unit` per step, each change after those listed before it; -1: unknown.
+    - `bound`: the true `after` lies between the two: the saving is an upper limit.
+    - `findings`: positions in `Report.findings` that it fixes; `codes`: their rules.
     """
 
     what: str
@@ -39,11 +40,13 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The answer in a few lines.
 
-    `sentence` says what the step loses and to what, without a full stop; `why` is the evidence, a sentence
-    each, and `facts` what else is worth knowing (how fast such steps are, that the memory is enough);
-    `do_first` the shortest list of changes, at most five, in order; `confidence` says what the numbers
-    rest on ("estimated for an A100"); `not_seen` what was not looked at, and the option that does. `per` says
-    what the numbers of `do_first` are of ("" where they are of the whole).
+    - `sentence`: what the step loses and to what, without a full stop.
+    - `why`: the evidence; `facts`: what else is worth knowing (how fast such steps are, that the memory
+      suffices).
+    - `do_first`: the shortest list of changes, at most five, in order; `per`: what its numbers are per ("":
+      the whole).
+    - `confidence`: what the numbers rest on ("estimated for an A100").
+    - `not_seen`: what was not checked, with the option that checks it.
 
     >>> Verdict(sentence="Nothing worth fixing: no syncs in 10 training steps", level="fine").do_first
     ()
@@ -60,7 +63,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Everything below the sentence: why, and the facts."""
+        """Everything after the sentence: why, and the facts."""
         return (*self.why, *self.facts)
 
     @property
