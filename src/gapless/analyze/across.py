@@ -86,8 +86,10 @@ def with_summary(reports: Sequence[Report]) -> list[Report]:
 def summary(reports: Sequence[Report]) -> Report:
     """Return a report on `reports` together: their rules, ranked, and the runs.
 
+    >>> from gapless.model import Verdict
+    >>> reports = [Report(verdict=Verdict(sentence="2 syncs"), script=(name,)) for name in ("a.py", "b.py")]
     >>> [table.title for table in summary(reports).tables]
-    ['Finding', 'Run']
+    ['Run']
     """
     ranked = rule_costs(reports)
     tables = (_findings_table(ranked, reports), _runs_table(reports))

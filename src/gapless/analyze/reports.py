@@ -33,11 +33,12 @@ def report(capture: Any, *how: Any, **more: Any) -> Report:
     memory out for a page; for sessions, ``priced=False`` leaves out estimates and ``by_line=True`` keeps
     apart the lines that one change mends; for profiles, `notes` are added and `read` returns the text.
 
-    >>> report(gapless.load("run.gapless.json")).verdict.sentence
-    '7 syncs in every step: together up to 7.7 % of each step'
+    >>> from gapless.model import Session
+    >>> report(Session()).kind
+    'session'
 
     Raises:
-        TypeError: there is no report of such a thing.
+        TypeError: `capture` is none of these.
     """
     for kind, (module, function) in _REPORTERS.items():
         if isinstance(capture, kind):

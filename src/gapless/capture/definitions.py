@@ -25,11 +25,9 @@ def describe_definitions_only(file: str) -> str:
     """Return a phrase for what the script `file` defines without calling it; "" if it does anything else.
 
     >>> import linecache
-    >>> text = "def train():\\\
-        pass\\\
-    "
+    >>> text = "def train():\\n    pass\\n"
     >>> linecache.cache["/x/a.py"] = (len(text), None, text.splitlines(True), "/x/a.py")
-    >>> only_defined("/x/a.py")
+    >>> describe_definitions_only("/x/a.py")
     'it only defines `train`, and calls nothing'
     """
     try:

@@ -12,7 +12,7 @@ def describe_remaining_room(nccl: Buffers | None, left: int) -> str:
     """Say whether the `left` bytes are enough for NCCL; "" if they certainly are.
 
     >>> describe_remaining_room(Buffers(groups=1, least=2 << 30, most=4 << 30), 1 << 30)
-        ' by itself, but the 1 GiB left are too little for NCCL (2–4 GiB for 1 process group)'
+    ' by itself, but the remaining 1 GiB are too little for NCCL (2–4 GiB for 1 process group)'
     """
     if nccl is None or left >= nccl.most:
         return ""

@@ -152,6 +152,7 @@ class strict(Mode):  # noqa: N801  # used as a statement
     For debugging: the update with the bad value raises, and functions raise in the same call. Applies from
     here on, or inside a ``with`` block.
 
+    >>> from gapless.metrics import MeanMetric
     >>> with strict():
     ...     MeanMetric(nan_strategy="error").update(torch.ones(3))
 

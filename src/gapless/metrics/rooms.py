@@ -30,7 +30,7 @@ def metrics_of(room: str) -> dict[str, Any]:
     """Return the metric classes of a folder of `gapless.metrics`, by name.
 
     >>> list(metrics_of("segmentation"))
-    ['DiceScore', 'MeanIoU']
+    ['DiceScore', 'GeneralizedDiceScore', 'MeanIoU']
     """
     home = f"{__package__}.{room}"
     classes = {}

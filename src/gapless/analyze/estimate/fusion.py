@@ -42,7 +42,7 @@ def fuse(step: Step) -> Step:
     """Return `step` with each chain of compiled operators merged into one kernel.
 
     >>> add = Entry(name="aten::add", outputs=((8,),), reads=64, writes=32, compiled=True)
-    >>> [(one.name, one.reads, one.writes) for one in fused((add, add))]
+    >>> [(kernel.name, kernel.reads, kernel.writes) for kernel in fuse((add, add))]
     [('triton::fused', 96, 32)]
     """
     kernels: list[Entry] = []

@@ -92,7 +92,7 @@ _HOST_FACTORS = ((r"\b[LT]4\b", L4_HOST_FACTOR), (r"\bV100\b", V100_HOST_FACTOR)
 def host_factor_beside(gpu: str) -> float:
     """Return how many times as long as usual the CPUs take that usually come with a GPU of that name.
 
-    >>> [of_machines_with(name) for name in ("Tesla T4", "Tesla V100-SXM2-16GB", "NVIDIA L40S")]
+    >>> [host_factor_beside(name) for name in ("Tesla T4", "Tesla V100-SXM2-16GB", "NVIDIA L40S")]
     [2.2, 1.4, 1.0]
     """
     return next((times for name, times in _HOST_FACTORS if re.search(name, gpu)), 1.0)

@@ -65,7 +65,7 @@ def _assumption_note(report: Report) -> str:
 def unknown_note(operators: Sequence[str]) -> str:
     """Say which operators may wait unnoticed.
 
-    >>> unknown(["mylib::scan"])
+    >>> unknown_note(["mylib::scan"])
     'Whether mylib::scan makes the CPU wait is not known: syncs in it are not counted'
     """
     shown = ", ".join(operators[:_MAX_NAMED])

@@ -190,10 +190,7 @@ def _above() -> list[traceback.FrameSummary]:
 def parts_of(reason: str) -> dict[str, list[str]]:
     """Return the parts of the compiler's explanation of a break by name, each as lines of text.
 
-    >>> parts_of("Tensor.item()\\\
-      Explanation: no\\\
-        way\\\
-      Hint: Do this")
+    >>> parts_of("Tensor.item()\\n  Explanation: no\\n    way\\n  Hint: Do this")
     {'Explanation': ['no way'], 'Hint': ['Do this']}
     """
     pieces = _PARTS.split(reason.split("\n\n For more details", 1)[0])

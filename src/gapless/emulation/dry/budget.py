@@ -110,7 +110,7 @@ def _requested_elements(args: Any, kwargs: dict[str, Any]) -> int:
 def count_operations(base: str, args: Any, tensors: list[Tensor]) -> float:
     """Return the floating point operations of a matrix operator; a multiply-add counts as two.
 
-    >>> operations("mm", (), [torch.empty(2, 3), torch.empty(3, 5)])
+    >>> count_operations("mm", (), [torch.empty(2, 3), torch.empty(3, 5)])
     60.0
     """
     if base in ("convolution", "convolution_backward"):

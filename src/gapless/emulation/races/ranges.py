@@ -52,7 +52,7 @@ class Range(NamedTuple):
 def count_covered(ranges: Iterable[Range], size: int) -> int:
     """Return how many of the first `size` bytes `ranges` cover together; `size` itself if it is large.
 
-    >>> covered([Range(0, 4), Range(2, 16, Strided(2, (2, 1), (8, 4), 4))], 16)
+    >>> count_covered([Range(0, 4), Range(2, 16, Strided(2, (2, 1), (8, 4), 4))], 16)
     10
     """
     if size > _MAX_UNION_BYTES:

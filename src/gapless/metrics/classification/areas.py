@@ -47,6 +47,8 @@ class AreaMetric(ScoreMetric, abstract=True):
         does not wait; with several processes this is a collective operation, like ``compute``.
 
         Example:
+            >>> import torch
+            >>> from gapless.metrics import BinaryAUROC
             >>> area = BinaryAUROC(thresholds=5)
             >>> area.update(torch.tensor([0.1, 0.3, 0.4, 0.9]), torch.tensor([0, 0, 1, 1]))
             >>> [bound.item() for bound in area.bounds()]
