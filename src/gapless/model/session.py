@@ -50,7 +50,8 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `how`: ``finished``, ``enough-steps`` (stopped by Gapless), ``exit`` (``sys.exit``), ``error``,
     ``interrupted`` or ``not-emulated``. `status` is the script's own exit status, `where` the line at which
-    it failed (``train.py:31``). `of_environment` is false if a key is missing that is no environment variable.
+    it failed (``train.py:31``). `of_environment` is false if the error is a missing key that is
+    no environment variable.
     """
 
     how: Literal["finished", "enough-steps", "exit", "error", "interrupted", "not-emulated"] = "finished"
