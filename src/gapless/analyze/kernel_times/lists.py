@@ -67,7 +67,7 @@ and both states, each of which is cold once."""
 def list_work(entry: Entry, stem: str) -> ListWork:
     """Return the launches of an operator over lists, their blocks and their work.
 
-    >>> listed(Entry(name="aten::_fused_adamw_", tensors=5, elements=4 * 384 + 1), "_fused_adamw_")
+    >>> list_work(Entry(name="aten::_fused_adamw_", tensors=5, elements=4 * 384 + 1), "_fused_adamw_")
     ListWork(kernels=1, blocks=1, fp64_instructions=119168.0, cold_bytes=0.0)
     """
     fused = _FUSED.get(stem)
