@@ -347,19 +347,21 @@ class TestTokensInARow:
     LOOKED = entry("embedding", [(5000, 64), (300,)], [(300, 64)])
     HEAD = entry("mm", [(300, 64), (64, 5000)], [(300, 5000)])
     ARRIVED = (("int64", (300,)),)
+    WEIGHTS = ((256, 64), (256, 64))
+    LOOK = entry("_scaled_dot_product_flash_attention", [(1, 4, 300, 16)] * 3, [(1, 4, 300, 16)])
 
     def done(self, *entries: Entry, arrived=ARRIVED):
         return measure_throughput([entries], [arrived], Times(A100))
 
     def test_of_words_they_are_tokens_and_no_samples(self):
-        done = self.done(self.LOOKED, self.HEAD)
+        done = self.done(self.LOOKED, self.LOOK, self.HEAD)
         assert done.tokens is not None
         assert done.tokens.number == 300
         assert done.tokens.told == "the embedding of 5000×64 is asked for 300 in a row"
         assert done.samples is None
         one_more = (("int64", (301,)),)  # of which the last is only foretold
-        assert self.done(self.LOOKED, self.HEAD, arrived=one_more).samples is None
-        assert self.done(self.LOOKED, self.HEAD, arrived=()).samples is None
+        assert self.done(self.LOOKED, self.LOOK, self.HEAD, arrived=one_more).samples is None
+        assert self.done(self.LOOKED, self.LOOK, self.HEAD, arrived=()).samples is None
 
     def test_users_and_time_steps_are_samples(self):
         classes = entry("embedding", [(10, 10), (300,)], [(300, 10)])
@@ -369,13 +371,33 @@ class TestTokensInARow:
             (self.LOOKED, entry("mm", [(8, 64), (64, 5000)], [(8, 5000)])),
             (classes, entry("mm", [(300, 10), (10, 10)], [(300, 10)])),
         ):
-            done = self.done(asked, other)
+            done = self.done(asked, self.LOOK, other)
             assert done.tokens is None
             assert done.samples is not None
             assert done.samples.number == 300
 
+    @pytest.mark.parametrize(
+        ("layer", "row"),
+        [
+            (LOOK, True),
+            (entry("bmm", [(4, 300, 16), (4, 16, 300)], [(4, 300, 300)]), True),
+            (entry("bmm", [(4, 300, 16), (4, 16, 8)], [(4, 300, 8)]), False),
+            (entry("_cudnn_rnn", [(300, 1, 64), *WEIGHTS], [(300, 1, 64), (2, 1, 64)]), True),
+            (entry("_cudnn_rnn", [(1, 300, 64), *WEIGHTS], [(1, 300, 64), (2, 300, 64)]), False),
+            (entry("selective_scan"), True),
+            (entry("relu", [(300, 64)], [(300, 64)]), False),
+        ],
+        ids=["attention", "each by each", "products", "steps", "step", "unheard of", "alone"],
+    )
+    def test_customers_items_are_samples_however_many_are_scored(self, layer, row):
+        """The next item of 300 customers at once, as GRU4Rec has it: no row looks at another."""
+        done = self.done(self.LOOKED, layer, self.HEAD)
+        assert (done.tokens is not None, done.samples is not None) == (row, not row)
+
     def test_samples_that_something_else_tells_stay(self):
-        done = self.done(self.LOOKED, self.HEAD, arrived=(*self.ARRIVED, ("float32", (8, 3, 64, 64))))
+        done = self.done(
+            self.LOOKED, self.LOOK, self.HEAD, arrived=(*self.ARRIVED, ("float32", (8, 3, 64, 64)))
+        )
         assert done.tokens is not None
         assert done.samples is not None
         assert (done.tokens.number, done.samples.number) == (300, 8)

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from gapless.analyze.estimate.programme_steps import ArrivedTensors, Step
 from gapless.analyze.estimate.timing import Times
 from gapless.analyze.kernel_times.durations import peak
-from gapless.analyze.kernel_times.families import ATTENTION, CONVOLUTION, MATMUL, family_of
+from gapless.analyze.kernel_times.families import (
+    ATTENTION,
+    CONVOLUTION,
+    MATMUL,
+    RECURRENT,
+    TRITON,
+    UNKNOWN,
+    family_of,
+)
 from gapless.analyze.kernel_times.operator_work import nominal_flops, work
 from gapless.model.estimate import Count, Throughput
 from gapless.model.programme import Entry, Shape
@@ -20,6 +28,8 @@ _MIN_VOCABULARY = 1000
 _MIN_CHARACTERS = 32
 """Rows from which on an embedding is one of characters, not of classes."""
 _FAMILIES = (MATMUL, CONVOLUTION, ATTENTION)
+_ALONG = (ATTENTION, CONVOLUTION, TRITON, UNKNOWN, "scan")
+"""Families of operators that look along a sequence, or may do so."""
 
 
 def measure_throughput(steps: Sequence[Step], arrived: Sequence[ArrivedTensors], times: Times) -> Throughput:
@@ -201,9 +211,10 @@ def _count_flat_tokens(steps: Sequence[Step]) -> Count | None:
     """Count tokens given as one sequence without a dimension for samples, by the indices of an embedding;
     None if none is of words.
 
-    It is of words if as many scores as it has rows are computed for each index: the next token's.
+    It is of words if as many scores as it has rows are computed for each index, the next token's, and if
+    something looks at other tokens: what is scored row by row are items of a shop, each of another customer.
     """
-    if _sees_images(steps):
+    if _sees_images(steps) or not any(_looks_along(entry) for step in steps for entry in step):
         return None
     looked: Counter[Shape] = Counter()
     last: dict[Shape, Shape] = {}
@@ -226,6 +237,20 @@ def _count_flat_tokens(steps: Sequence[Step]) -> Count | None:
     table = max(words, key=lambda shape: (looked[shape], shape))
     text = f"the embedding of {_shape(table)} is asked for {_shape(last[table])} in a row"
     return Count(number=looked[table] / len(steps), told=text)
+
+
+def _looks_along(entry: Entry) -> bool:
+    """Whether an operator may compute a row of its output from several rows of its input."""
+    if entry.kind != "operator" or entry.backward or entry.optimizer:
+        return False
+    family = family_of(entry.name)
+    if family == RECURRENT:
+        data, states = entry.inputs[:1], entry.outputs[1:2]
+        rows = _numel(states[0][1:2]) if states else 0
+        return not data or _numel(data[0][:-1]) > rows
+    if family == MATMUL:  # each by each
+        return any(len(shape) > 1 and shape[-1] == shape[-2] > 1 for shape in entry.outputs)
+    return family in _ALONG
 
 
 def _numel(shape: Iterable[int]) -> int:
