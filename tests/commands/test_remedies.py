@@ -152,8 +152,12 @@ def test_a_setting_under_which_memory_grows_fits_for_so_many_steps_only() -> Non
     made = make_attempt(growing(), "checkpoint `Block`")
     assert (made.fits, made.lasts, made.helps) == (True, 11, False)
     assert describe_attempt(made).startswith("checkpoint `Block`: fits for 11 more steps, 56 MiB of 100 MiB")
-    ended = make_attempt(growing("finished"), "checkpoint `Block`")
-    assert (ended.lasts, ended.helps) == (-1, True)
+    for how in ("finished", "exit"):
+        ended = make_attempt(growing(how), "checkpoint `Block`")
+        assert (ended.lasts, ended.helps) == (-1, True)
+        whole = report(growing(how))
+        assert whole.planned.steps == whole.steps.seen
+        assert whole.verdict.sentence.startswith("The whole run fits, but memory grew by 4 MiB in every step")
 
     told = report(msgspec.structs.replace(lacking(), remedies=(made,)))
     assert not any("checkpoint" in one.what for one in told.verdict.do_first)

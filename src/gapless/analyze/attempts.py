@@ -11,8 +11,6 @@ from gapless.model.attempt import Attempt
 from gapless.model.estimate import Range
 from gapless.model.memory import MemoryRun
 
-_ENDED_WELL = ("finished", "enough-steps", "exit")
-
 
 def make_attempt(session: Session, label: str, *, value: int = -1, seconds: float = 0.0) -> Attempt:
     """Return whether `session` fits, on its fullest device, and how long a step takes."""
@@ -24,7 +22,7 @@ def make_attempt(session: Session, label: str, *, value: int = -1, seconds: floa
 
     each = [fits(run) for run in session.memory]
     tight = min(each, key=lambda fit: (fit.fits, fit.has - fit.needs))
-    finished = session.ending.how == "finished"
+    finished = session.ending.is_own
     left = [steps_until_full(run, fit.has, finished) for run, fit in zip(session.memory, each, strict=True)]
     result = msgspec.structs.replace(
         result,
@@ -48,7 +46,7 @@ def steps_until_full(run: MemoryRun, room: int, finished: bool) -> int:
 def _failure(session: Session) -> str:
     """Return why `session` says nothing about memory; "" if it does."""
     ending = session.ending
-    if ending.how not in _ENDED_WELL or ending.status:
+    if not ending.is_good:
         return ending.message or f"it exited with status {ending.status}"
     if not session.memory:
         return "it put nothing on the GPU"

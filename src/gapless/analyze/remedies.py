@@ -103,7 +103,7 @@ def calculate_attempts(session: Session, memory: Sequence[MemoryReport]) -> Iter
     states = _optimizer_states(run)
     if not states:
         return
-    finished = session.ending.how == "finished"
+    finished = session.ending.is_own
     eight = {row: _size_in_8_bits(run.size[row]) for row in states}
     yield _replay_attempt(
         _with_sizes(run, eight),

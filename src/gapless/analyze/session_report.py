@@ -130,7 +130,7 @@ def _notes(session: Session, recorded: Session, steps: Steps) -> Iterator[str]:
 def _replay_memory(session: Session, drawn: bool, read: ReadSource) -> tuple[MemoryReport, ...]:
     """Return a report for each GPU whose memory `session` recorded."""
     nccl = communication_buffers(session)
-    finished = session.ending.how == "finished"
+    finished = session.ending.is_own
     return tuple(
         msgspec.structs.replace(replay_memory(run, drawn, finished, read), nccl=nccl)
         for run in session.memory
@@ -139,7 +139,7 @@ def _replay_memory(session: Session, drawn: bool, read: ReadSource) -> tuple[Mem
 
 def _planned_steps(session: Session, steps: Steps) -> Planned:
     """Return how many steps the run has: the steps seen, if it ended by itself."""
-    if session.ending.how != "finished":
+    if not session.ending.is_own:
         return session.planned
     later = later_steps(session.later, session, steps) if session.later is not None else 0
     return Planned(steps=steps.seen + later)

@@ -18,7 +18,6 @@ from gapless.model.loader_use import LoaderUse
 LOADER_BUDGET = 6.0
 """Seconds to measure all loaders of a script."""
 _CUT = "measuring the loaders was interrupted"
-_ENDED_WELL = ("enough-steps", "finished", "exit")
 
 
 class Loaders:
@@ -100,7 +99,7 @@ def _add_note(report: Report, note: str) -> Report:
 
 def can_measure(session: Session) -> bool:
     """Whether the script ended well and this process is not about to end."""
-    if session.ending.how not in _ENDED_WELL or session.ending.status:
+    if not session.ending.is_good:
         return False
     return session.ending.message != "os._exit" and threading.current_thread() is threading.main_thread()
 

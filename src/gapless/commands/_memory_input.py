@@ -83,7 +83,7 @@ def _of_session(path: str) -> RecordedMemory:
         )
         raise UnreadableInput(f"{path} contains no memory requests: {why}")
     runs = tuple(msgspec.structs.replace(run, path=path) for run in session.memory)
-    return RecordedMemory(runs, tuple(session.loaders), session.ending.how == "finished", noun_of(session))
+    return RecordedMemory(runs, tuple(session.loaders), session.ending.is_own, noun_of(session))
 
 
 def choose(runs: tuple[MemoryRun, ...], device: int | None, where: TrialConditions) -> MemoryRun:

@@ -22,7 +22,6 @@ from gapless.model.attempt import Attempt
 REMEDIES_BUDGET = 300.0
 """Seconds after which no further change is tried."""
 _BATCH = re.compile(r"(?P<name>-{0,2}[\w.-]*batch[\w.-]*)=?(?P<value>\d+)?", re.IGNORECASE)
-_GOOD = ("finished", "enough-steps", "exit")
 
 
 def with_remedies(
@@ -43,7 +42,7 @@ class Remedies:
     def try_changes(self, session: Session, report: Report) -> Session:
         """Return `session` with the changes tried, unchanged if it fits or did not end well."""
         lacking = [memory for memory in report.memory if memory.lack is not None]
-        if not lacking or session.ending.how not in _GOOD or session.ending.status:
+        if not lacking or not session.ending.is_good:
             return session
         remedies: list[Attempt] = []
         self._progress.announce(

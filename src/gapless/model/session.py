@@ -60,6 +60,16 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     where: str = ""
     of_environment: bool = True
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the program came to its own end, by ``sys.exit()`` or without."""
+        return self.how == "finished" or (self.how == "exit" and not self.status)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it ended without an error, by itself or stopped by Gapless."""
+        return self.is_own or self.how == "enough-steps"
+
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A part of the training loop that recurs less often than steps: an evaluation, a rollout, an epoch's
