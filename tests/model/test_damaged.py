@@ -19,6 +19,7 @@ from gapless.analyze.estimate.machine import TimedEntry, run_and_model
 from gapless.analyze.estimate.times import USUAL
 from gapless.commands import main
 from gapless.errors import UnreadableInput
+from gapless.files.kinds import kind_of_bytes
 from gapless.memory.export import ExportingSimulation
 from gapless.model import loading, memory, profile, session
 from gapless.model._disk import CHANGED_NOTE
@@ -68,6 +69,11 @@ def test_a_damaged_file_is_shown_or_refused_in_one_line(tmp_path, capsys, kind, 
     assert 1 <= err.count("\n") <= 2 if status else not err
 
 
+def as_short(text: str) -> float:
+    """A number as programs write it that know no integers."""
+    return int(float(text)) if float(text).is_integer() else float(text)
+
+
 @pytest.mark.parametrize(("kind", "module"), MODULES.items())
 class TestChecksum:
     def test_a_changed_file_says_so(self, kind, module):
@@ -81,7 +87,15 @@ class TestChecksum:
         value = module.decode(whole(kind))
         saved = module.encode(value)
         assert module.decode(saved) == value
-        assert module.decode(json.dumps(json.loads(saved), indent=2).encode()) == value
+        fields = json.loads(saved)
+        for text in (
+            saved.decode() + "\n",
+            json.dumps(fields, indent=2),
+            json.dumps(fields, indent=2, sort_keys=kind != "loader"),  # the order of its advice is shown
+            json.dumps(json.loads(saved, parse_float=as_short)),
+        ):
+            assert module.decode(text.encode()) == value
+            assert kind_of_bytes(text.encode(), "").name == kind
         assert all(CHANGED_NOTE not in notes for notes in self.notes(value))
 
     def notes(self, value: Any) -> list[tuple[str, ...]]:

@@ -17,7 +17,7 @@ from gapless.files.sources import Source, is_url, open_source
 
 HEAD = 1 << 20
 """Bytes at the beginning of a file, unpacked, by which it is recognized."""
-_SAVED = re.compile(rb'\s*\{\s*"format"\s*:\s*"gapless-([a-z]+)"')
+_SAVED = re.compile(rb'\s*\{\s*(?:"checksum"\s*:\s*"\w*"\s*,\s*)?"format"\s*:\s*"gapless-([a-z]+)"')
 _BLANK = b" \t\r\n\xef\xbb\xbf\0"
 _PICKLE = b"\x80"
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -19,14 +18,14 @@ Value = TypeVar("Value")
 
 CHANGED_NOTE = "this file was changed after Gapless saved it: what is said here is what it says now"
 """The note of a value whose file was edited after saving."""
-_CHECKSUM = re.compile(rb'\s*,\s*"checksum"\s*:\s*"([^"]*)"\s*\}\s*\Z')
-_CHECKSUM_TAIL_BYTES = 200
-"""Bytes at the end of a file that contain its checksum, however the JSON is formatted."""
+_TAIL = b',"checksum":"%s"}'
+"""The end of a saved file, which the checksum does not cover."""
 
 
 class _Head(msgspec.Struct):
     format: str = ""
     version: int = 0
+    checksum: str = ""
 
 
 class SavedFormat(Generic[Savable, Value]):
@@ -58,7 +57,7 @@ class SavedFormat(Generic[Savable, Value]):
         except UnicodeEncodeError:
             # Arguments and paths may hold bytes that are not text; JSON cannot, so they are spelled out.
             data = msgspec.json.encode(_escape_surrogates(msgspec.to_builtins(document)))
-        return data[:-1] + b',"checksum":"' + _checksum(data) + b'"}'
+        return data[:-1] + _TAIL % _checksum(data)
 
     def decode(self, data: bytes, name: str = "") -> Value:
         """Decode the value in `data`, called `name` in messages; if `data` was edited, its notes say so.
@@ -91,7 +90,26 @@ class SavedFormat(Generic[Savable, Value]):
             defect = str(error)
         if defect:
             raise UnreadableInput(f"{name} is a damaged {self.noun}: {defect}")
-        return value if _is_unchanged(data) else _with_changed_note(value)
+        return value if self._is_unchanged(data, head.checksum, value) else _with_changed_note(value)
+
+    def _is_unchanged(self, data: bytes, checksum: str, value: Any) -> bool:
+        """Whether `data`, which holds `value`, has the right `checksum` or none, as earlier versions wrote.
+
+        Other programs may lay JSON out anew, sort its fields or write 1.0 as 1, which changes nothing.
+        """
+        tail = _TAIL % checksum.encode("utf-8", "replace")
+        if not checksum or (
+            data.endswith(tail) and _TAIL % _checksum(data.removesuffix(tail) + b"}") == tail
+        ):
+            return True
+        try:
+            fields = msgspec.json.decode(data)
+            del fields["checksum"]
+            if _checksum(msgspec.json.encode(fields)) == checksum.encode():
+                return True
+        except (msgspec.DecodeError, ValueError, RecursionError):  # in a field that nobody knows
+            return False
+        return self.encode(value).endswith(tail)
 
     def save(self, value: Savable, path: PathName) -> None:
         """Write `value` to `path`, whole or not at all.
@@ -112,19 +130,6 @@ class SavedFormat(Generic[Savable, Value]):
 
 def _checksum(data: bytes) -> bytes:
     return b"%08x" % zlib.crc32(data)
-
-
-def _is_unchanged(data: bytes) -> bool:
-    """Whether the checksum of `data` is right or missing; earlier versions wrote none."""
-    saved = _CHECKSUM.search(data, max(len(data) - _CHECKSUM_TAIL_BYTES, 0))
-    if saved is None or _checksum(data[: saved.start()] + b"}") == saved.group(1):
-        return True
-    try:
-        document = msgspec.json.decode(data)  # which may only be laid out in another way
-    except (msgspec.DecodeError, ValueError, RecursionError):  # in a field that nobody knows
-        return False
-    document.pop("checksum", None)
-    return _checksum(msgspec.json.encode(document)) == saved.group(1)
 
 
 def _with_changed_note(value: Any) -> Any:
