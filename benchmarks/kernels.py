@@ -259,15 +259,15 @@ def main() -> int:
     parser.add_argument("--case", default="", help="cases whose name holds this")
     parser.add_argument("--write", action="store_true", help="write the sheet")
     parser.add_argument("--trace", action="store_true", help="show where a case fails")
-    wishes = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     parts, bad = [], 0
     for name in SETS:
-        if wishes.only in (None, name):
-            text, failures = run_set(name, wishes.case)
+        if options.only in (None, name):
+            text, failures = run_set(name, options.case)
             parts.append(text)
             bad += failures
-    if wishes.write:
+    if options.write:
         import triton
 
         text = _sheet.header(

@@ -205,11 +205,11 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--write", action="store_true", help="write benchmarks/sheets/loader.md")
     parser.add_argument("--quick", action="store_true", help="one try each")
-    wishes = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     load = os.getloadavg()[0]
     table_rows = list(
-        predict_and_measure(wishes.cases, 1 if wishes.quick else 3, 2.0 if wishes.quick else 3.0)
+        predict_and_measure(options.cases, 1 if options.quick else 3, 2.0 if options.quick else 3.0)
     )
     columns = [
         "items",
@@ -228,7 +228,7 @@ def main() -> int:
     text += _sheet.table(columns, [row for row, _ in table_rows])
     text += "\n## What measuring adds\n\n" + overhead_table()
     print(text)
-    if wishes.write:
+    if options.write:
         head = _sheet.header(
             "Loaders: the step predicted and measured",
             "python benchmarks/loader.py --write",
@@ -239,7 +239,7 @@ def main() -> int:
                 for name, (cpu, wait) in CASES.items()
             )
             + "; one measurement by diagnose for each five rows; the middle of "
-            f'{1 if wishes.quick else 3} tries, all of them in column "each try"; load before: {load:.1f}',
+            f'{1 if options.quick else 3} tries, all of them in column "each try"; load before: {load:.1f}',
         )
         _sheet.write("loader", head + text)
     return 0 if worst <= MAX_ERROR else 1

@@ -195,32 +195,32 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, default=Path(tempfile.gettempdir()) / "loader_datasets.jsonl")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for an idle machine")
     parser.add_argument("--write", action="store_true", help="write the sheet of what is kept")
-    wishes = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="This DataLoader will create")
-    kept = [json.loads(row) for row in wishes.kept.read_text().splitlines()] if wishes.kept.exists() else []
+    kept = [json.loads(row) for row in options.kept.read_text().splitlines()] if options.kept.exists() else []
     done = {(row["dataset"], row["workers"], row["busy"]) for row in kept}
-    for name in wishes.datasets:
+    for name in options.datasets:
         with tempfile.TemporaryDirectory() as folder:
             make = write_dataset(name, Path(folder))
             print(name, "a batch:", shape(next(iter(make(0)))), flush=True)
-            for busy in BUSY_PROCESSES if wishes.busy is None else (wishes.busy,):
+            for busy in BUSY_PROCESSES if options.busy is None else (options.busy,):
                 for workers in WORKERS:
                     if (name, workers, busy) in done:
                         continue
-                    measured_row = measure_when_idle(name, make, workers, busy, wishes.patience)
+                    measured_row = measure_when_idle(name, make, workers, busy, options.patience)
                     if measured_row is None:
                         print(name, busy, workers, "the machine was not idle", flush=True)
                         continue
                     kept.append(measured_row)
                     print(*next(table(kept[-1:])), kept[-1]["why"], sep="  ", flush=True)
-                    with wishes.kept.open("a") as file:
+                    with options.kept.open("a") as file:
                         file.write(json.dumps(kept[-1]) + "\n")
     order = list(DATASETS)
     kept.sort(key=lambda row: (order.index(row["dataset"]), row["busy"], row["workers"]))
     text, good = summary(kept)
     print(text)
-    if wishes.write:
+    if options.write:
         columns = [
             "data",
             "busy",

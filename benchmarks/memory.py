@@ -149,16 +149,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, help="a folder of snapshots")
     parser.add_argument("--write", action="store_true", help="write benchmarks/sheets/memory.md")
-    wishes = parser.parse_args()
+    options = parser.parse_args()
     parts, exact = [], True
-    if wishes.folder:
-        table, exact = compare_snapshots(wishes.folder)
+    if options.folder:
+        table, exact = compare_snapshots(options.folder)
         parts.append("## Predicted / recorded\n\n" + table)
     parts.append("## Replaying\n\n" + speed())
     parts.append("## Searching\n\n" + search())
     text = "\n".join(parts)
     print(text)
-    if wishes.write:
+    if options.write:
         head = _sheet.header(
             "The caching allocator, replayed",
             "python benchmarks/memory.py FOLDER --write",

@@ -86,7 +86,7 @@ def _stack() -> tuple[SourceLine, ...]:
     return tuple(lines)
 
 
-def install(wishes: object, stopper: object, watch: object) -> FakeCapture:
+def install(options: object, stopper: object, watch: object) -> FakeCapture:
     """Stands in for the making of an emulator."""
     capture = FakeCapture(stopper)
     module = ModuleType("gpu")

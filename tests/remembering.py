@@ -52,12 +52,12 @@ def trained(steps: int = 6, name: str = "model", **fields: object) -> MemoryRun:
     return recorder.run(**fields)
 
 
-def remembered(run: MemoryRun | None = None, wishes: ReportOptions | None = None) -> MemoryReport:
+def remembered(run: MemoryRun | None = None, options: ReportOptions | None = None) -> MemoryReport:
     """The report of `run`, drawn."""
     run = trained() if run is None else run
-    wishes = wishes or ReportOptions()
-    made = report(run, wishes)
-    drawn = build_track(run, made, TrialConditions(wishes.capacity, wishes.total, wishes.begin))
+    options = options or ReportOptions()
+    made = report(run, options)
+    drawn = build_track(run, made, TrialConditions(options.capacity, options.total, options.begin))
     return msgspec.structs.replace(made, findings=findings(made), track=drawn)
 
 

@@ -144,8 +144,8 @@ def test_a_cache_from_before_cannot_be_replayed():
     profiled.recording = True
     profiled.alloc("x", 30 * MIB)
     profiled.alloc("y", 40 * MIB)
-    wishes = ReportOptions(tried=["expandable_segments:True"], search=True)
-    made = report(profiled.run(), wishes)
+    options = ReportOptions(tried=["expandable_segments:True"], search=True)
+    made = report(profiled.run(), options)
     assert (made.replayed, made.trials, made.expandable) == (False, (), None)
     assert made.notes[-1].startswith("other settings cannot be tried: replaying what the profile shows ")
     assert "reserves 70 MiB instead of the recorded 500 MiB" in made.notes[-1]

@@ -100,7 +100,7 @@ def test_saved_tensors_live_until_backward(emulator: Emulator) -> None:
     assert kinds(run)["backward"] > 0
 
 
-def train(steps: int = 3, **wishes: object) -> None:
+def train(steps: int = 3, **options: object) -> None:
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(steps):

@@ -62,8 +62,8 @@ def recorded(program: list, conf: str = "") -> MemoryRun:
     return recorder.run(settings=conf)
 
 
-def exported(run: MemoryRun, **wishes) -> dict:
-    replay = ExportingSimulation(run, **wishes)
+def exported(run: MemoryRun, **options) -> dict:
+    replay = ExportingSimulation(run, **options)
     replay.go()
     return replay.snapshot()
 

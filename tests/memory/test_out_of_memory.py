@@ -95,9 +95,9 @@ class Failed:
             if stops:
                 return
 
-    def report(self, **wishes: Any) -> MemoryReport:
+    def report(self, **options: Any) -> MemoryReport:
         (run,) = read_value(snapshot([self.device]), "s.pickle")
-        return report(run, ReportOptions(**wishes))
+        return report(run, ReportOptions(**options))
 
 
 def fits_under(failed_run: Failed, text: str) -> bool:

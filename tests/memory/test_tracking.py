@@ -92,8 +92,8 @@ def test_without_kinds_lines_are_told_apart():
 
 def test_a_run_that_ends_for_lack_of_memory():
     run = trained(6)
-    wishes = ReportOptions(capacity=120 * MIB)
-    memory_result = remembered(run, wishes)
+    options = ReportOptions(capacity=120 * MIB)
+    memory_result = remembered(run, options)
     assert memory_result.baseline.shortage is not None
     assert memory_result.track is not None
     assert_agrees(memory_result.track, memory_result, run)
@@ -158,10 +158,10 @@ def test_any_run(moves, capacity):
 
 def test_other_settings_are_drawn_beside_it():
     run = trained(6)
-    wishes = ReportOptions(
+    options = ReportOptions(
         tried=("expandable_segments:True", "roundup_power2_divisions:4", "backend:cudaMallocAsync")
     )
-    memory_result = remembered(run, wishes)
+    memory_result = remembered(run, options)
     assert memory_result.track is not None
     outcomes = [trial for trial in memory_result.trials if trial.outcome is not None]
     assert [settings.name for settings in memory_result.track.others] == [

@@ -56,14 +56,14 @@ def programs(draw: st.DrawFn) -> tuple[MemoryRun, ReportOptions]:
     total = draw(st.sampled_from([-1, 150 * MIB, 400 * MIB, 2048 * MIB]))
     run = recorder.run(gpu=gpu, total_memory=total, limit=total)
     capacity = draw(st.sampled_from([-1, -1, 100 * MIB, 500 * MIB]))
-    wishes = ReportOptions(
+    options = ReportOptions(
         capacity=capacity, total=capacity, search=draw(st.sampled_from([False, False, True]))
     )
-    return run, wishes
+    return run, options
 
 
-def made(run: MemoryRun, wishes: ReportOptions) -> MemoryReport:
-    found = report(run, wishes)
+def made(run: MemoryRun, options: ReportOptions) -> MemoryReport:
+    found = report(run, options)
     return msgspec.structs.replace(found, findings=findings(found))
 
 

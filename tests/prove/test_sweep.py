@@ -101,7 +101,7 @@ def test_from_the_inputs_to_the_crossing():
         meter.passes(8e-3)
         return x.sum()
 
-    wishes = CompareOptions(
+    options = CompareOptions(
         growing,
         constant,
         lambda n: torch.ones(n, requires_grad=True),
@@ -109,7 +109,7 @@ def test_from_the_inputs_to_the_crossing():
         seconds=0.5,
         meter=meter,
     )
-    result = prove(wishes)
+    result = prove(options)
     assert result.same
     assert result.time is None
     assert result.sweep is not None

@@ -38,8 +38,8 @@ def findings_by_code(memory: MemoryReport) -> dict[str, Finding]:
     return {finding.code: finding for finding in findings(memory)}
 
 
-def findings_of(step: Step, **wishes: object) -> dict[str, Finding]:
-    return findings_by_code(report(run(step, **wishes)))  # type: ignore[arg-type]
+def findings_of(step: Step, **options: object) -> dict[str, Finding]:
+    return findings_by_code(report(run(step, **options)))  # type: ignore[arg-type]
 
 
 def steady(recorder: Recorder, step: int) -> None:

@@ -68,19 +68,19 @@ class CheckWatcher(Watcher):
     Only one rank reports and watches the loaders: all ranks run the same steps.
     """
 
-    def __init__(self, wishes: CheckOptions) -> None:
-        steps = wishes.plan.steps or 0
+    def __init__(self, options: CheckOptions) -> None:
+        steps = options.plan.steps or 0
         self.progress = Progress(
             _output.own_copy(sys.stderr),
-            wishes.plan.steps and steps + WARM_UP,
-            quiet=wishes.quiet,
-            color=not wishes.shown.no_color,
+            options.plan.steps and steps + WARM_UP,
+            quiet=options.quiet,
+            color=not options.shown.no_color,
         )
         self.tally = tally()
         self._until = Enough(
             steps + WARM_UP,
             lambda at: variables(at.file, at.first, at.last),
-            wishes.longer,
+            options.longer,
             batches=lambda at: self.loaders.of_loop(at)[0] if self.loaders is not None else 0.0,
         )
         self._planner = Planner(
@@ -89,15 +89,15 @@ class CheckWatcher(Watcher):
         )
         self.speaks = _ranks.rank() == 0
         self.loaders: Loaders | None = None
-        self._wishes = wishes
+        self._options = options
 
     def begin(self, name: str, gpu: str) -> None:
         """Announce the run, and watch the loaders that the script creates from now on."""
         if not self.speaks:
             return
-        world, plan = self._wishes.world, self._wishes.plan
+        world, plan = self._options.world, self._options.plan
         rank = world[1::-1] if world is not None else None
-        self.progress.begin(name, gpu, plan.steps, rank, dry=bool(self._wishes.dry))
+        self.progress.begin(name, gpu, plan.steps, rank, dry=bool(self._options.dry))
         if plan.loader and "torch" in sys.modules:
             self.loaders = Loaders(plan.loader, self.progress.loader)
 
@@ -110,7 +110,7 @@ class CheckWatcher(Watcher):
         self._planner(mark, self.tally.count)
         if self.loaders is not None:
             self.loaders.step()
-        if self._wishes.plan.steps is None or (self.tally.kind in UNTRAINED and may_train(mark)):
+        if self._options.plan.steps is None or (self.tally.kind in UNTRAINED and may_train(mark)):
             return False
         if self.tally.kind == "wait":  # which of its loops matters shows only at the end
             return False
@@ -154,25 +154,25 @@ class Conclusion:
 
     def __init__(
         self,
-        wishes: CheckOptions,
+        options: CheckOptions,
         watch: CheckWatcher,
         again: Rerun | None = None,
         finishing: Finishing | None = None,
     ) -> None:
-        self.wishes = wishes
+        self.options = options
         self._finishing = finishing or Finishing(watch.progress.unbuffered)
         self._saved = False
         self.watch = watch
         self.status = 0
         self._again = again
         self._stream = _output.own_copy(sys.stdout)
-        hints = () if wishes.output else ("save it with -o FILE",)
-        self._style = wishes.shown.style(self._stream, hints=hints)
-        self._calibration = os.path.abspath(wishes.calibrate) if wishes.calibrate else ""
-        self._output = wishes.output and os.path.abspath(_ranks.path_for(wishes.output, _ranks.rank()))
-        measures_host = wishes.plan.programme and not wishes.calibrate and watch.speaks
+        hints = () if options.output else ("save it with -o FILE",)
+        self._style = options.shown.style(self._stream, hints=hints)
+        self._calibration = os.path.abspath(options.calibrate) if options.calibrate else ""
+        self._output = options.output and os.path.abspath(_ranks.path_for(options.output, _ranks.rank()))
+        measures_host = options.plan.programme and not options.calibrate and watch.speaks
         self._host = (
-            _host.resolve_host_speed(wishes.fit.host) if measures_host else None
+            _host.resolve_host_speed(options.fit.host) if measures_host else None
         )  # now, before the script uses torch
 
     def __call__(self, session: Session, emulator: Emulator | None = None) -> None:
@@ -193,7 +193,7 @@ class Conclusion:
 
     def _conclude(self, session: Session, emulator: Emulator | None) -> None:
         self.watch.end(session)
-        requests = {"wanted": self.wishes.wanted, "what_if": self.wishes.what_if}
+        requests = {"wanted": self.options.wanted, "what_if": self.options.what_if}
         failed = session
         rerun = self._finishing.attempt(lambda: self._with_values(failed, emulator), None)
         if rerun is not None and rerun.failed_dry is not None and not rerun.failed_dry.kept:
@@ -202,14 +202,14 @@ class Conclusion:
         else:
             session = self._calibrate(session if rerun is None else rerun)
             session = msgspec.structs.replace(session, **requests)
-            if emulator is not None and self.wishes.plan.compiled and self.watch.speaks:
+            if emulator is not None and self.options.plan.compiled and self.watch.speaks:
                 recorded = session
                 session = self._finishing.attempt(
                     lambda: with_compiled(recorded, emulator, self.watch.progress.announce), recorded
                 )
         self._save(session)
-        reports_here = self.watch.speaks and not self.wishes.fit.silent
-        built_report = report(session, priced=self.wishes.plan.programme) if reports_here else None
+        reports_here = self.watch.speaks and not self.options.fit.silent
+        built_report = report(session, priced=self.options.plan.programme) if reports_here else None
         loaders = self.watch.loaders
         if built_report is not None and loaders is not None:
             steps, unfed = self.watch.tally.count, (session, built_report)
@@ -236,24 +236,24 @@ class Conclusion:
 
         None if the script did not fail for want of values, or this process reports nothing.
         """
-        if not session.environment.dry or self.wishes.fit.silent or not self.watch.speaks:
+        if not session.environment.dry or self.options.fit.silent or not self.watch.speaks:
             return None
         from gapless.commands._with_values import with_values
 
-        may = emulator is not None and self.wishes.fit.tries and not _ranks.several()
+        may = emulator is not None and self.options.fit.tries and not _ranks.several()
         core = emulator.core if emulator is not None else None
         return with_values(
             session,
             self._again if may else None,
             self.watch.progress,
-            explicit=bool(self.wishes.dry),
+            explicit=bool(self.options.dry),
             peak=sum(core.peak_allocated(n) for n in range(core.device_count)) if core is not None else 0,
         )
 
     def _should_try_changes(self, report: Report) -> bool:
         """Whether to run the script again with changes that may make it fit."""
         lacks = any(memory.ends_it for memory in report.memory)
-        return lacks and self.wishes.fit.tries and not _ranks.several()
+        return lacks and self.options.fit.tries and not _ranks.several()
 
     def _save(self, session: Session, last: bool = False) -> bool:
         """Save the session if the file can be written again later, or if this is the `last` time.
@@ -292,7 +292,7 @@ class Conclusion:
         programme = session.programme
         if programme is None:
             return session
-        programme = self.wishes.fit.with_links(programme)
+        programme = self.options.fit.with_links(programme)
         if not self._calibration:
             paced = msgspec.structs.replace(programme, host=self._host)
             return msgspec.structs.replace(session, programme=paced)
@@ -301,7 +301,7 @@ class Conclusion:
         return msgspec.structs.replace(session, programme=calibrate(self._calibration, programme))
 
     def _report(self, report: Report) -> None:
-        shown = self.wishes.shown
+        shown = self.options.shown
         text = shown.lead + renderer(shown.form)(report, self._style)
         try:
             if not _output.write(self._stream, text):
@@ -309,7 +309,7 @@ class Conclusion:
         except GaplessError as error:
             self._rescue(str(error))
             self.status = self.status or error.exit_code
-        over = _gate.find_exceeded_limits(report, self.wishes.max_waits, self.wishes.fail_on)
+        over = _gate.find_exceeded_limits(report, self.options.max_waits, self.options.fail_on)
         for reason in over:
             self.watch.progress.problem(reason)
         if over and not self.status:

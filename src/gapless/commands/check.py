@@ -159,7 +159,7 @@ _CHILD = "gapless.commands._child:start"
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(
-    script: tuple[str, ...], module: str | None, fail_on: str, gpu: str | None, fit: Fit, **options: Any
+    script: tuple[str, ...], module: str | None, fail_on: str, gpu: str | None, fit: Fit, **values: Any
 ) -> int:
     """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the CPU wait for it.
 
@@ -188,68 +188,68 @@ def command(
     context = click.get_current_context()
     usual = context.get_parameter_source("steps") is ParameterSource.DEFAULT
     gpu, wanted = _gpus.choose_gpus(gpu, fit.price)
-    plan = _make_plan(gpu, options, memory=bool(options.pop("memory")) or wanted is not None)
-    wishes = CheckOptions(
+    plan = _make_plan(gpu, values, memory=bool(values.pop("memory")) or wanted is not None)
+    options = CheckOptions(
         plan=plan,
-        world=_ranks.simulated_world(plan.world_size, options.pop("rank"), plan.devices),
+        world=_ranks.simulated_world(plan.world_size, values.pop("rank"), plan.devices),
         fail_on=_gate.parse_codes(fail_on),
         longer=MAX_EXTRA_SECONDS if usual and not _ranks.several() else 0.0,
         wanted=wanted,
         fit=fit,
-        **options,
+        **values,
     )
-    wishes.shown.refuse_terminal(f"gapless check -f html {module or script[0]}")
+    options.shown.refuse_terminal(f"gapless check -f html {module or script[0]}")
     own, words = context.meta[WORDS]
     again = Rerun(own, words, module=module is not None)
-    return find(module, script, wishes, again) if fit.find else check(module, script, wishes, again)
+    return find(module, script, options, again) if fit.find else check(module, script, options, again)
 
 
 OPTIONS = frozenset(name for param in command.params for name in (*param.opts, *param.secondary_opts))
 
 
-def find(module: str | None, words: tuple[str, ...], wishes: CheckOptions, again: Rerun) -> int:
+def find(module: str | None, words: tuple[str, ...], options: CheckOptions, again: Rerun) -> int:
     """Run the script with different values of its argument, and return the exit status."""
     from gapless.commands._find import search_argument
 
     Target.of(module, words)
-    watch = CheckWatcher(wishes)
-    session = search_argument(wishes.fit.find, again, watch.progress)
+    watch = CheckWatcher(options)
+    session = search_argument(options.fit.find, again, watch.progress)
     if session is None:
         return TERMINATED
-    conclusion = Conclusion(wishes, watch)
+    conclusion = Conclusion(options, watch)
     conclusion(session)
     none = session.search is not None and session.search.found < 0
     return conclusion.status or (EXIT_FINDINGS if none else 0)
 
 
-def check(module: str | None, words: tuple[str, ...], wishes: CheckOptions, again: Rerun) -> int:
+def check(module: str | None, words: tuple[str, ...], options: CheckOptions, again: Rerun) -> int:
     """Run the script, report, and return the exit status."""
     target = Target.of(module, words)
-    if wishes.world is not None:
+    if options.world is not None:
         _ranks.refuse_launcher(module or words[0])
-    _host.parse_host_speed(wishes.fit.host)
-    if wishes.calibrate is not None:
-        _check_trace(wishes)
-    watch = CheckWatcher(wishes)
+    _host.parse_host_speed(options.fit.host)
+    if options.calibrate is not None:
+        _check_trace(options)
+    watch = CheckWatcher(options)
     watch.progress.warn_misplaced_options(target.find_misplaced_options(OPTIONS), target.name)
     finishing = Finishing(watch.progress.unbuffered)
-    conclusion = Conclusion(wishes, watch, again, finishing)
-    if wishes.shown.alone:
+    conclusion = Conclusion(options, watch, again, finishing)
+    if options.shown.alone:
         _output.redirect_to_stderr()
     children.stand_down()
     stopper = Stopper(watch)
-    emulator = _make_emulator(wishes, stopper, watch)
+    emulator = _make_emulator(options, stopper, watch)
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     watch.begin(os.path.basename(target.name), emulator.gpu.name)
-    with children.environment_for_children(wishes.plan) as folder, finishing:
+    with children.environment_for_children(options.plan) as folder, finishing:
         session = run(
             target,
             emulator,
             stopper,
             children=folder,
             before_hard_exit=conclusion,
-            own_frames=wishes.shown.verbose,
+            own_frames=options.shown.verbose,
             one_of_several=_ranks.several(),
             finishing=finishing,
         )
@@ -258,20 +258,20 @@ def check(module: str | None, words: tuple[str, ...], wishes: CheckOptions, agai
     return conclusion.status
 
 
-def _make_plan(gpu: str | None, options: dict[str, Any], memory: bool) -> children.Plan:
-    """Return what this process and its children record; the options used are removed from `options`."""
-    budget = options.pop("loader_budget")
+def _make_plan(gpu: str | None, values: dict[str, Any], memory: bool) -> children.Plan:
+    """Return what this process and its children record; the options used are removed from `values`."""
+    budget = values.pop("loader_budget")
     named = ("devices", "steps", "programme", "compiled", "standins", "late_copies", "graphs", "given")
     return children.Plan(
         start=_CHILD,
         gpu=gpu,
         memory=memory,
-        loader=budget if options.pop("loader") else 0.0,
-        dry=bool(options["dry"]),  # all processes must agree whether the data that they exchange has values
-        assume=_parse_assumptions(options.pop("assume"), options["dry"]),
-        world_size=options.pop("world_size"),
-        rank=options["rank"] or 0,
-        **{name: options.pop(name) for name in named},
+        loader=budget if values.pop("loader") else 0.0,
+        dry=bool(values["dry"]),  # all processes must agree whether the data that they exchange has values
+        assume=_parse_assumptions(values.pop("assume"), values["dry"]),
+        world_size=values.pop("world_size"),
+        rank=values["rank"] or 0,
+        **{name: values.pop(name) for name in named},
     )
 
 
@@ -296,34 +296,34 @@ def _parse_assumptions(texts: tuple[str, ...], dry: bool | None) -> dict[str, fl
     return values
 
 
-def _check_trace(wishes: CheckOptions) -> None:
+def _check_trace(options: CheckOptions) -> None:
     """Refuse a --calibrate file that is no profile, before the script runs.
 
     Raises:
         UsageError: it is no profile, or estimates are off.
     """
-    if not wishes.plan.programme:
+    if not options.plan.programme:
         raise UsageError("--calibrate needs prices: remove --no-prices")
-    path = wishes.calibrate or ""
+    path = options.calibrate or ""
     if kind_of(path) != "trace":
         raise UsageError(
             f"{path} is not a profile to calibrate with: pass the JSON that torch.profiler wrote"
         )
 
 
-def _make_emulator(wishes: CheckOptions, stopper: Stopper, watch: CheckWatcher) -> Emulator:
-    emulator = wishes.plan.emulator(
+def _make_emulator(options: CheckOptions, stopper: Stopper, watch: CheckWatcher) -> Emulator:
+    emulator = options.plan.emulator(
         on_mark=stopper,
-        between_marks=stopper.between if wishes.longer else None,
+        between_marks=stopper.between if options.longer else None,
         on_switch=watch.announce_switch,
-        world=wishes.world,
-        **({} if _ranks.several() else {"dry": wishes.dry}),
+        world=options.world,
+        **({} if _ranks.several() else {"dry": options.dry}),
     )
     emulator.in_turn = are_in_turn
     emulator.core.recorder.ends_iteration = waits_end_iterations
     emulator.compiled.ending = lambda: stopper.requests > 0
-    if wishes.fit.changes:
+    if options.fit.changes:
         from gapless.emulation.changes import install
 
-        install(wishes.fit.changes)
+        install(options.fit.changes)
     return emulator

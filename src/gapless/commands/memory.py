@@ -98,30 +98,32 @@ def command(
     Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage error; 3 the snapshot could not be read.
     """
     shown.refuse_terminal(f"gapless memory -f html {snapshot}")
-    wishes = _make_wishes(parse_limits(gpu, limit), tried, search, fresh, jobs)
+    options = _make_options(parse_limits(gpu, limit), tried, search, fresh, jobs)
     for written in (output, exported):
         _output.refuse_inputs(written, [snapshot, *recordings])
     held = read_recorded(snapshot)
     runs = held.runs
-    run = choose(runs, device, wishes.where)
-    result = _build_report(run, wishes, quiet, held.finished and wishes.capacity < 0)
-    (result,) = with_longest([result], [run], held.loaders, wishes.where)
+    run = choose(runs, device, options.where)
+    result = _build_report(run, options, quiet, held.finished and options.capacity < 0)
+    (result,) = with_longest([result], [run], held.loaders, options.where)
     if len(runs) > 1:
         from gapless.memory.devices import summarize_others as others_of
 
-        result = msgspec.structs.replace(result, others=others_of(runs, run, wishes.where))
+        result = msgspec.structs.replace(result, others=others_of(runs, run, options.where))
     if recordings:
-        result = msgspec.structs.replace(result, largest=_find_largest_batch(run, recordings, device, wishes))
-    unsaved = _output.save_or_explain(partial(_write_files, run, result, wishes, output, exported))
+        result = msgspec.structs.replace(
+            result, largest=_find_largest_batch(run, recordings, device, options)
+        )
+    unsaved = _output.save_or_explain(partial(_write_files, run, result, options, output, exported))
     if shown.form == "html":
-        result = _add_track(run, result, wishes)
+        result = _add_track(run, result, options)
     document = msgspec.structs.replace(as_document(result), steps=StepSummary(noun=held.noun))
     shown.write([with_own_noun(document)])
     short = result.lack is not None or too_long_batch([result]) is not None
-    return unsaved or (EXIT_FINDINGS if short and wishes.capacity >= 0 else EXIT_OK)
+    return unsaved or (EXIT_FINDINGS if short and options.capacity >= 0 else EXIT_OK)
 
 
-def _make_wishes(
+def _make_options(
     room: tuple[str, int, int], tried: tuple[str, ...], search: bool, fresh: bool, jobs: int | None
 ) -> ReportOptions:
     from gapless.commands._saved import read_user_source
@@ -141,26 +143,26 @@ def _make_wishes(
     )
 
 
-def _build_report(run: MemoryRun, wishes: ReportOptions, quiet: bool, finished: bool) -> MemoryReport:
+def _build_report(run: MemoryRun, options: ReportOptions, quiet: bool, finished: bool) -> MemoryReport:
     """Build the report with the findings of the rules; `finished` says that the program ended by itself."""
     from gapless.analyze.memory_report import findings, with_handler
     from gapless.memory.report import report
 
     with _progress(quiet) as progress:
-        result = msgspec.structs.replace(report(run, wishes, progress), finished=finished)
+        result = msgspec.structs.replace(report(run, options, progress), finished=finished)
     result = with_handler(result, run)
     return msgspec.structs.replace(result, findings=findings(result))
 
 
-def _add_track(run: MemoryRun, report: MemoryReport, wishes: ReportOptions) -> MemoryReport:
+def _add_track(run: MemoryRun, report: MemoryReport, options: ReportOptions) -> MemoryReport:
     """Return the report with the timeline that an HTML page draws."""
     from gapless.memory.tracking import build_track
 
-    return msgspec.structs.replace(report, track=build_track(run, report, wishes.where))
+    return msgspec.structs.replace(report, track=build_track(run, report, options.where))
 
 
 def _write_files(
-    run: MemoryRun, report: MemoryReport, wishes: ReportOptions, output: str | None, exported: str | None
+    run: MemoryRun, report: MemoryReport, options: ReportOptions, output: str | None, exported: str | None
 ) -> None:
     """Write the files of --output and --export."""
     if exported and not report.replayed:
@@ -172,21 +174,21 @@ def _write_files(
     if exported:
         from gapless.memory.export import export
 
-        settings = wishes.tried[0] if wishes.tried else None
-        more = {"capacity": wishes.capacity, "total": wishes.total, "begin": wishes.begin}
+        settings = options.tried[0] if options.tried else None
+        more = {"capacity": options.capacity, "total": options.total, "begin": options.begin}
         export(run, exported, settings, **more)
 
 
 def _find_largest_batch(
-    run: MemoryRun, recordings: tuple[str, ...], device: int | None, wishes: ReportOptions
+    run: MemoryRun, recordings: tuple[str, ...], device: int | None, options: ReportOptions
 ) -> LargestBatch:
     """Estimate the largest batch that fits, from this run and `recordings` with other batch sizes."""
     from gapless.memory.batch import largest_batch
 
-    if wishes.capacity < 0 and run.limit < 0:
+    if options.capacity < 0 and run.limit < 0:
         raise UsageError("what must the batch fit in? Use --gpu or --limit")
-    runs = [run, *(choose(read(path), device, wishes.where) for path in recordings)]
-    return largest_batch(runs, wishes.where)
+    runs = [run, *(choose(read(path), device, options.where) for path in recordings)]
+    return largest_batch(runs, options.where)
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def _steps_option(
 @_output.report_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def command(script: tuple[str, ...], module: str | None, fail_on: str, **options: object) -> int:
+def command(script: tuple[str, ...], module: str | None, fail_on: str, **values: object) -> int:
     """Run SCRIPT unmodified on this machine's GPU, record some of its training steps, and explain them.
 
     A step ends with the optimizer's step, the script's own profiler.step() or gapless.step(). Steps are
@@ -117,26 +117,26 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **options
     """
     if module is None and not script:
         raise UsageError("no script given. Example: gapless profile train.py")
-    wishes = ProfileOptions(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
-    return profile(module, script, wishes)
+    options = ProfileOptions(fail_on=_gate.parse_codes(fail_on), **values)  # type: ignore[arg-type]  # click's own
+    return profile(module, script, options)
 
 
-def profile(module: str | None, words: tuple[str, ...], wishes: ProfileOptions) -> int:
+def profile(module: str | None, words: tuple[str, ...], options: ProfileOptions) -> int:
     """Run the script, explain what was recorded, and return the exit status."""
     named = shlex.join(words) if module is None else shlex.join(("-m", module, *words))
-    profiling_of, recipe = _prepare(wishes, f"gapless check {named}")
+    profiling_of, recipe = _prepare(options, f"gapless check {named}")
     target = Target.of(module, words)
     progress = ProfileProgress(
         _output.own_copy(sys.stderr),
         recipe.steps,
-        quiet=wishes.quiet or _ranks.rank() > 0,
-        color=not wishes.shown.no_color,
+        quiet=options.quiet or _ranks.rank() > 0,
+        color=not options.shown.no_color,
     )
     stopper = Stopper()
     profiling = profiling_of(stopper)
     stopper.watcher = RecordingWatcher(profiling, progress)
-    conclusion = ProfileConclusion(wishes, progress, profiling)
-    if wishes.shown.alone:
+    conclusion = ProfileConclusion(options, progress, profiling)
+    if options.shown.alone:
         _output.redirect_to_stderr()
     progress.starting(os.path.basename(target.name), profiling)
     session = run(
@@ -144,7 +144,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: ProfileOptions) 
         profiling,
         stopper,
         before_hard_exit=conclusion,
-        own_frames=wishes.shown.verbose,
+        own_frames=options.shown.verbose,
         one_of_several=_ranks.several(),
     )
     conclusion(session)
@@ -152,7 +152,7 @@ def profile(module: str | None, words: tuple[str, ...], wishes: ProfileOptions) 
     return conclusion.status
 
 
-def _prepare(wishes: ProfileOptions, instead: str) -> tuple[Callable[..., Profiling], Recipe]:
+def _prepare(options: ProfileOptions, instead: str) -> tuple[Callable[..., Profiling], Recipe]:
     """Return a factory for the capture, and what to record; without a GPU the error suggests `instead`.
 
     Raises:
@@ -162,21 +162,21 @@ def _prepare(wishes: ProfileOptions, instead: str) -> tuple[Callable[..., Profil
     from gapless.capture import profiling
 
     gpu_machine = profiling.machine(instead)
-    folder = Path(os.path.abspath(wishes.output))
+    folder = Path(os.path.abspath(options.output))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write traces to {wishes.output}: {error.strerror} (-o DIR)") from None
+        raise UsageError(f"cannot write traces to {options.output}: {error.strerror} (-o DIR)") from None
     saved = folder / SAVED_PROFILE
     if os.path.lexists(saved) and not (saved.is_file() and kind_of(str(saved)) == "profile"):
         raise UsageError(f"{os.path.relpath(saved)} is in the way, and is no saved profile (-o DIR)")
     recipe = profiling.Recipe(
         folder,
         f"rank{_ranks.rank()}",
-        profiling.Schedule(wishes.wait, wishes.warmup, wishes.active, wishes.repeat),
-        profiling.PASSES if wishes.stacks else ("times",),
-        wishes.memory,
-        wishes.shapes,
+        profiling.Schedule(options.wait, options.warmup, options.active, options.repeat),
+        profiling.PASSES if options.stacks else ("times",),
+        options.memory,
+        options.shapes,
     )
     return partial(profiling.Profiling, recipe, gpu_machine, StepEnds()), recipe
 
@@ -210,8 +210,8 @@ class RecordingWatcher(Watcher):
 class ProfileConclusion:
     """Explains the recording once, and keeps the exit status that follows."""
 
-    def __init__(self, wishes: ProfileOptions, progress: ProfileProgress, profiling: Profiling) -> None:
-        self.wishes = wishes
+    def __init__(self, options: ProfileOptions, progress: ProfileProgress, profiling: Profiling) -> None:
+        self.options = options
         self.progress = progress
         self.profiling = profiling
         self.recipe = profiling.recipe
@@ -219,7 +219,7 @@ class ProfileConclusion:
         self.status = 0
         self._done = False
         self._stream = _output.own_copy(sys.stdout)
-        self._style = wishes.shown.style(self._stream)
+        self._style = options.shown.style(self._stream)
         self._ended(self.rank).unlink(missing_ok=True)
 
     def __call__(self, session: Session) -> None:
@@ -249,7 +249,7 @@ class ProfileConclusion:
         pairs = find_pairs(files, self.recipe.passes)
         if not pairs:
             raise UnreadableInput(self.profiling.why_nothing())
-        priced = self.wishes.prices and len(pairs) <= MAX_PRICED_TRACES
+        priced = self.options.prices and len(pairs) <= MAX_PRICED_TRACES
         # A rank that was not heard of may have left files of an earlier launch.
         launch = "" if missing else uuid4().hex
         profiles = profiles_of_pairs(
@@ -259,21 +259,21 @@ class ProfileConclusion:
                 _ranks.world(),
                 launch,
                 priced,
-                self.wishes.quiet,
+                self.options.quiet,
             )
         )
         self.progress.announce_traces(self._style.path(str(self.recipe.folder)))
         notes = [f"{note[:1].upper()}{note[1:]}" for note in (*session.notes, *missing)]
         reports = of_runs(profiles, notes, source_reader(self._style.folder))
-        shown = self.wishes.shown
+        shown = self.options.shown
         _output.write(self._stream, shown.lead + together(shown.form, reports, self._style))
-        incomplete = _gate.describe_incomplete(profiles) if self.wishes.fail_on else []
+        incomplete = _gate.describe_incomplete(profiles) if self.options.fail_on else []
         for reason in incomplete:
             self.progress.problem(reason)
             self.status = EXIT_UNREADABLE
         for report in reports:
             for reason in (
-                _gate.find_exceeded_limits(report, None, self.wishes.fail_on) if not incomplete else ()
+                _gate.find_exceeded_limits(report, None, self.options.fail_on) if not incomplete else ()
             ):
                 self.progress.problem(reason)
                 self.status = self.status or EXIT_FINDINGS

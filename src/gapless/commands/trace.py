@@ -129,7 +129,7 @@ class TraceOptions:
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("traces", metavar="TRACE...", nargs=-1)
 def command(
-    traces: tuple[str, ...], fail_on: str, evidence: bool, with_shapes: bool, **options: object
+    traces: tuple[str, ...], fail_on: str, evidence: bool, with_shapes: bool, **values: object
 ) -> int:
     """Explain PyTorch profiler traces: why the GPU idled, and which line caused it.
 
@@ -156,52 +156,52 @@ def command(
     """
     if not traces:
         raise UsageError("no trace given. Example: gapless trace trace.json.gz")
-    wishes = TraceOptions(fail_on=_gate.parse_codes(fail_on), **options)  # type: ignore[arg-type]  # click's own
+    options = TraceOptions(fail_on=_gate.parse_codes(fail_on), **values)  # type: ignore[arg-type]  # click's own
     if evidence or with_shapes:
         if not evidence:
             raise UsageError("--with-shapes needs --evidence")
-        return write_evidence(traces, with_shapes, wishes.output)
-    wishes.shown.refuse_terminal(f"gapless trace -f html {traces[0]}")
-    return trace(traces, wishes)
+        return write_evidence(traces, with_shapes, options.output)
+    options.shown.refuse_terminal(f"gapless trace -f html {traces[0]}")
+    return trace(traces, options)
 
 
-def trace(traces: Sequence[str], wishes: TraceOptions) -> int:
+def trace(traces: Sequence[str], options: TraceOptions) -> int:
     """Read, report and save; return the exit status."""
     from gapless.analyze.profile.profile_report import report_runs as of_runs
 
-    measured = load_any_diagnosis(wishes.loader) if wishes.loader else None
-    profiles, failures, notes = _profiles(traces, wishes)
+    measured = load_any_diagnosis(options.loader) if options.loader else None
+    profiles, failures, notes = _profiles(traces, options)
     for failure in failures:
         _output.say(str(failure))
     if not profiles:
         return UnreadableInput.exit_code
     status: int = UnreadableInput.exit_code if failures else EXIT_OK
-    if wishes.perfetto:
+    if options.perfetto:
         marked = report(profiles, read=read_user_source)
-        status = _output.save_or_explain(partial(_write_perfetto, marked, wishes.perfetto)) or status
-        if wishes.shown.form != "html":  # nothing else draws them
+        status = _output.save_or_explain(partial(_write_perfetto, marked, options.perfetto)) or status
+        if options.shown.form != "html":  # nothing else draws them
             profiles = [msgspec.structs.replace(profile, lanes=None) for profile in profiles]
-    if wishes.output:
+    if options.output:
         from gapless.model.profile import save
 
-        status = _output.save_or_explain(partial(save, profiles, wishes.output)) or status
+        status = _output.save_or_explain(partial(save, profiles, options.output)) or status
     reports = of_runs(profiles, notes, read_user_source)
     if measured is not None:
         reports = add_diagnosis(reports, measured)
-    wishes.shown.write(reports)
-    if wishes.fail_on or wishes.max_idle is not None:
+    options.shown.write(reports)
+    if options.fail_on or options.max_idle is not None:
         for reason in _gate.describe_incomplete(profiles):
             _output.say(reason)
             status = EXIT_UNREADABLE
     for document in reports:
-        for reason in exceeded_limits(document, wishes):
+        for reason in exceeded_limits(document, options):
             _output.say(reason)
             status = status or EXIT_FINDINGS
     return status
 
 
 def _profiles(
-    traces: Sequence[str], wishes: TraceOptions
+    traces: Sequence[str], options: TraceOptions
 ) -> tuple[list[Profile], list[UnreadableInput], list[str]]:
     """Return the readable profiles, the errors of the other files, and notes on files left out."""
     from gapless.commands._passes import join_passes, profile_of_pair
@@ -209,34 +209,34 @@ def _profiles(
 
     skipped: list[str] = []
     named = find_traces(traces, skipped)
-    _output.refuse_inputs(wishes.output, named)
+    _output.refuse_inputs(options.output, named)
     paths, pairs, ranks = join_passes(named)
     more = f" and {len(skipped) - MAX_SKIPPED_NAMED:,} more" if len(skipped) > MAX_SKIPPED_NAMED else ""
     notes = [f"not traces, skipped: {', '.join(skipped[:MAX_SKIPPED_NAMED])}{more}"] if skipped else []
-    questions = (*wishes.without, *(f"@{question}" for question in wishes.what_if))
+    questions = (*options.without, *(f"@{question}" for question in options.what_if))
     if questions and len(paths) > 1:
         raise UsageError(f"--without and --what-if work on one trace; {len(paths)} were given")
-    if wishes.perfetto and len(paths) > 1:
+    if options.perfetto and len(paths) > 1:
         raise UsageError(f"--perfetto writes one trace; {len(paths)} were given")
     read_pair = partial(
         profile_of_pair,
         pairs,
         ranks,
-        priced=wishes.prices and len(paths) <= MAX_PRICED_TRACES,
+        priced=options.prices and len(paths) <= MAX_PRICED_TRACES,
         requested=questions,
-        max_boxes=_timeline_boxes(wishes, len(paths)),
+        max_boxes=_timeline_boxes(options, len(paths)),
     )
     profiles, failures = read_profiles(
-        paths, read_pair, quiet=wishes.quiet, jobs=wishes.jobs, where=wishes.where
+        paths, read_pair, quiet=options.quiet, jobs=options.jobs, where=options.where
     )
     return profiles, failures, notes
 
 
-def _timeline_boxes(wishes: TraceOptions, traces: int) -> int:
+def _timeline_boxes(options: TraceOptions, traces: int) -> int:
     """Return how many boxes each trace's timeline is thinned to; 0 if nothing is drawn."""
-    if wishes.shown.form == "html":
+    if options.shown.form == "html":
         return next((boxes for most, boxes in TIMELINE_BOXES if traces <= most), 0)
-    return _perfetto.MAX_BOXES if wishes.perfetto else 0
+    return _perfetto.MAX_BOXES if options.perfetto else 0
 
 
 def _write_perfetto(report: Report, target: str) -> None:
@@ -248,17 +248,17 @@ def _write_perfetto(report: Report, target: str) -> None:
     splice(path, target, lambda base: _perfetto.events(report, style, base))
 
 
-def exceeded_limits(report: Report, wishes: TraceOptions) -> list[str]:
+def exceeded_limits(report: Report, options: TraceOptions) -> list[str]:
     """Return a line for each limit that the report exceeds."""
     profile = report.profile
     if profile is not None and not profile.coverage.complete:
         return []
-    reasons = _gate.find_exceeded_limits(report, None, wishes.fail_on)
-    if wishes.max_idle is not None and profile is not None and profile.steps.total:
+    reasons = _gate.find_exceeded_limits(report, None, options.fail_on)
+    if options.max_idle is not None and profile is not None and profile.steps.total:
         idle = 100 * profile.idle / profile.steps.total
-        if idle > wishes.max_idle:
+        if idle > options.max_idle:
             reasons.append(
-                f"the GPU idles for {idle:.1f} % of the steps, over the limit of {wishes.max_idle:g} "
+                f"the GPU idles for {idle:.1f} % of the steps, over the limit of {options.max_idle:g} "
                 "(--max-idle)"
             )
     return reasons

@@ -80,25 +80,25 @@ def compare(
     only, gradients_of = (
         (choice,) if isinstance(choice, str) else tuple(choice) for choice in (only, gradients_of)
     )
-    wishes = CompareOptions(
+    options = CompareOptions(
         original, fixed, inputs, cases, only, edge_cases, gradients_of, backward, rtol, atol, seconds,
         parse_sweep(sweep), seed, gpu, device, output, bounded=bounded, contract=contract,
     )  # fmt: skip
-    return prove(wishes)
+    return prove(options)
 
 
-def prove(wishes: CompareOptions) -> Proof:
+def prove(options: CompareOptions) -> Proof:
     """Return the proof for these options."""
     if current() is not None:
         raise UsageError("compare emulates a device itself: call it outside gapless.emulate()")
-    if wishes.inputs is None:
+    if options.inputs is None:
         raise UsageError(f"inputs are needed: --inputs losses.py:batches, or inputs=…: {HOW_TO_GIVE_INPUTS}")
     with keep_generators():
         try:
-            return _ComparisonRun(Setup(wishes, None)).proof()
+            return _ComparisonRun(Setup(options, None)).proof()
         except NeedsGpu:
-            with Emulator(wishes.gpu, programme=True) as emulator:
-                return _ComparisonRun(Setup(wishes, emulator)).proof()
+            with Emulator(options.gpu, programme=True) as emulator:
+                return _ComparisonRun(Setup(options, emulator)).proof()
 
 
 class _ComparisonRun:
@@ -106,35 +106,35 @@ class _ComparisonRun:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.wishes = setup.wishes
+        self.options = setup.options
         self.notes: list[str] = []
         self.gradients = False
         self.requires_gradients = False
         self.copies = False
         self.wrong = False
-        wishes = setup.wishes
+        options = setup.options
         self.judge = CaseComparer(
             setup.before,
             setup.after,
             setup.place,
-            wishes.seed,
-            wishes.rtol,
-            wishes.atol,
-            wishes.backward,
-            wishes.bounded,
+            options.seed,
+            options.rtol,
+            options.atol,
+            options.backward,
+            options.bounded,
             setup.contract,
         )
 
     def proof(self) -> Proof:
         """Compare results, count costs, measure time."""
-        setup, wishes = self.setup, self.wishes
+        setup, options = self.setup, self.options
         results = self._compare()
-        emulated = EmulatedCosts() if wishes.only else count_costs(setup)
+        emulated = EmulatedCosts() if options.only else count_costs(setup)
         self.notes += emulated.notes
         races = find_new_races(emulated.costs)
         self.notes += [note for race in races for note in race.evidence]
-        time = None if wishes.only or races else self._time(results)
-        sweep = self._sweep() if wishes.sweep and not wishes.only else None
+        time = None if options.only or races else self._time(results)
+        sweep = self._sweep() if options.sweep and not options.only else None
         for subject in (setup.before, setup.after):
             self.notes += [
                 f"{subject.name} holds a {part} that keeps its state between calls"
@@ -148,7 +148,7 @@ class _ComparisonRun:
             cases=tuple(results),
             device=setup.place.name,
             gpu=emulated.gpu,
-            seed=wishes.seed,
+            seed=options.seed,
             gradients=self.gradients,
             costs=emulated.costs,
             time=time,
@@ -160,7 +160,7 @@ class _ComparisonRun:
 
     def _compare(self) -> list[CaseResult]:
         results = []
-        unsaved = self.wishes.output
+        unsaved = self.options.output
         for name, make in self._cases():
             inputs = make()
             call_input = inputs[0]
@@ -174,7 +174,7 @@ class _ComparisonRun:
             if unsaved is not None and compared.result.outcome == "differs":
                 self._save(os.fspath(unsaved), call_input, compared)
                 unsaved = None
-        if not self.wishes.only:
+        if not self.options.only:
             self.notes += self.judge.conditions.untested()
         if unsaved is not None:
             self.notes.append(f"no case fails, so nothing was written to {os.fspath(unsaved)}")
@@ -191,12 +191,12 @@ class _ComparisonRun:
 
     def _cases(self) -> list[_Calls]:
         """Return the name of each case, and the function that makes the inputs of its call or calls."""
-        setup, wishes = self.setup, self.wishes
+        setup, options = self.setup, self.options
         cases: list[_Calls] = [
             (call_input.name, partial(_one_call, call_input))
             for call_input in (*setup.user_inputs, *setup.added)
         ]
-        if wishes.edge_cases or wishes.only:
+        if options.edge_cases or options.only:
             recognised = recognise_input(setup.user_inputs[0], setup.before.target)
             cases += [
                 (name, partial(tuple[Input, ...], calls))
@@ -206,15 +206,15 @@ class _ComparisonRun:
                 (name, partial(_make_call, make))
                 for name, make in edge_cases(setup.user_inputs[0], recognised)
             ]
-        if not wishes.only:
+        if not options.only:
             return cases
         names = [name for name, _ in cases]
-        for name in wishes.only:
+        for name in options.only:
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)
                 advice = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
                 raise UsageError(f"there is no case {name!r} ({advice})")
-        return [case for case in cases if case[0] in wishes.only]
+        return [case for case in cases if case[0] in options.only]
 
     def _take_notes_of(self, compared: ComparedCase) -> None:
         """Collect the notes of a case; raise if the original cannot run the user's inputs."""
@@ -231,7 +231,7 @@ class _ComparisonRun:
             raise failure_of(f"{self.setup.before.name} ({result.name}){put}", compared.error)
         self.gradients = self.gradients or compared.gradients
         self.requires_gradients = self.requires_gradients or (
-            self.wishes.backward and compared.requires_gradients
+            self.options.backward and compared.requires_gradients
         )
         self.copies = self.copies or (result.made == "given" and any(compared.changes_inputs))
         self.wrong = self.wrong or (result.made == "given" and result.outcome == "differs")
@@ -241,7 +241,7 @@ class _ComparisonRun:
             self.notes += compared.remarks
 
     def _no_gradients(self) -> str:
-        if not self.wishes.backward:
+        if not self.options.backward:
             return "gradients were not compared"
         floating = [
             path for path, tensor in self.setup.user_inputs[0].tensors() if tensor.is_floating_point()
@@ -252,7 +252,7 @@ class _ComparisonRun:
     # -- time --------------------------------------------------------------------------------------
 
     def _time(self, results: Sequence[CaseResult]) -> Timing | None:
-        if self.wishes.seconds <= 0 or self.wishes.sweep is not None:
+        if self.options.seconds <= 0 or self.options.sweep is not None:
             return None
         if self.setup.emulator is not None:
             self.notes.append("time was not measured: the code needs a GPU, and there is none here")
@@ -265,24 +265,24 @@ class _ComparisonRun:
         return self._measure(self.setup.user_inputs[0])
 
     def _measure(self, call_input: Input) -> Timing:
-        setup, wishes = self.setup, self.wishes
+        setup, options = self.setup, self.options
         return measure_both(
             (setup.before, setup.after),
             call_input,
             setup.place,
-            wishes.meter or (GpuMeter() if setup.place.gpu else CpuMeter()),
-            wishes.seconds,
-            seed=wishes.seed,
+            options.meter or (GpuMeter() if setup.place.gpu else CpuMeter()),
+            options.seconds,
+            seed=options.seed,
             copies=self.copies,
-            backward=wishes.backward,
+            backward=options.backward,
         )
 
     def _sweep(self) -> Sweep | None:
-        assert self.wishes.sweep is not None
-        if self.setup.emulator is not None or self.wishes.seconds <= 0:
+        assert self.options.sweep is not None
+        if self.setup.emulator is not None or self.options.seconds <= 0:
             self.notes.append("the sweep was skipped: time cannot be measured here")
             return None
-        key, values = self.wishes.sweep
+        key, values = self.options.sweep
         rows = []
         for value in values:
             call_input = replace(self.setup.inputs(**{key: value})[0], name=f"{key}={value}")

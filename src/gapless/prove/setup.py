@@ -72,16 +72,16 @@ class Setup:
         NeedsGpu: the user's code needs a GPU, there is none, and `emulator` is None.
     """
 
-    def __init__(self, wishes: CompareOptions, emulator: Emulator | None) -> None:
-        self.wishes = wishes
+    def __init__(self, options: CompareOptions, emulator: Emulator | None) -> None:
+        self.options = options
         self.emulator = emulator
-        self._loader = Loader(wishes.seed)
+        self._loader = Loader(options.seed)
         with self.user_code("loading"):
-            self.before = self._subject(wishes.original, "original")
-            self.after = self._subject(wishes.fixed, "fixed")
-            self._source = self._load(wishes.inputs)
-            self._added_source = self._load(wishes.cases)
-            self._contract = self._load(wishes.contract)
+            self.before = self._subject(options.original, "original")
+            self.after = self._subject(options.fixed, "fixed")
+            self._source = self._load(options.inputs)
+            self._added_source = self._load(options.cases)
+            self._contract = self._load(options.contract)
         if self._contract is not None and not callable(self._contract):
             raise UsageError(f"the contract is of type {type(self._contract).__name__} and cannot be called")
         self.user_inputs = self.inputs(**self._sweep_default())
@@ -99,9 +99,11 @@ class Setup:
 
     def inputs(self, **keywords: Any) -> list[Input]:
         """Return the inputs, made with `keywords` if a function makes them."""
-        wishes = self.wishes
+        options = self.options
         with self.user_code("the function that gives the inputs"):
-            return inputs_from(self._source, self.before.target, wishes.seed, wishes.gradients_of, **keywords)
+            return inputs_from(
+                self._source, self.before.target, options.seed, options.gradients_of, **keywords
+            )
 
     @property
     def contract(self) -> Callable[[Input], bool] | None:
@@ -120,9 +122,9 @@ class Setup:
     def _added(self) -> list[Input]:
         if self._added_source is None:
             return []
-        wishes = self.wishes
+        options = self.options
         with self.user_code("the function that gives the added cases"):
-            return added_from(self._added_source, self.before.target, wishes.seed, wishes.gradients_of)
+            return added_from(self._added_source, self.before.target, options.seed, options.gradients_of)
 
     def _load(self, source: Any) -> Any:
         return self._loader.value(source) if isinstance(source, str) else source
@@ -137,9 +139,9 @@ class Setup:
 
     def _sweep_default(self) -> dict[str, Any]:
         """Return the first value of the sweep, if the inputs need its keyword."""
-        if self.wishes.sweep is None:
+        if self.options.sweep is None:
             return {}
-        key, values = self.wishes.sweep
+        key, values = self.options.sweep
         if not callable(self._source):
             raise UsageError("a sweep needs inputs from a function that takes its keyword")
         parameters = inspect.signature(self._source).parameters
@@ -154,7 +156,7 @@ class Setup:
         device_of_inputs = gpu_of(self.user_inputs[0])
         if self.emulator is not None:
             return CallPlace(f"an emulated {self.emulator.gpu.name}", modules=device_of_inputs)
-        wanted = self.wishes.device
+        wanted = self.options.device
         if wanted is None and device_of_inputs is not None:
             return CallPlace(torch.cuda.get_device_name(device_of_inputs), modules=device_of_inputs, gpu=True)
         if wanted is None and not torch.cuda.is_available():

@@ -49,15 +49,15 @@ def count_costs(setup: Setup) -> EmulatedCosts:
             # An emulated device cannot use what a real one holds.
             call_input = call_input.map_tensors(lambda path, tensor: move_leaf(tensor, torch.device("cpu")))
             subjects = [_on_host(subject, stack) for subject in subjects]
-        emulator = setup.emulator or stack.enter_context(Emulator(setup.wishes.gpu, programme=True))
+        emulator = setup.emulator or stack.enter_context(Emulator(setup.options.gpu, programme=True))
         stack.enter_context(_run_eagerly())
         costs = []
-        places = not _goes_to_the_gpu(emulator, subjects[0], call_input, setup.wishes.seed)
+        places = not _goes_to_the_gpu(emulator, subjects[0], call_input, setup.options.seed)
         for subject in subjects:
             try:
                 costs.append(
                     measure_cost(
-                        emulator, subject, call_input, setup.wishes.seed, setup.wishes.backward, places
+                        emulator, subject, call_input, setup.options.seed, setup.options.backward, places
                     )
                 )
             except UsageError:
