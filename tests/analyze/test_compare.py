@@ -55,35 +55,39 @@ def by_name(rows: object) -> dict[str, object]:
 
 class TestTheWhole:
     def test_numbers_are_means_per_step(self):
-        made = compared(slow(), fast())
-        assert (made.per, made.length.before, made.length.after) == ("step", 100 * MS, 52 * MS)
-        assert made.length.percent == pytest.approx(-48)
-        assert (made.idle.before, made.idle.after) == (60 * MS, 15 * MS)
-        causes = by_name(made.causes)
+        comparison = compared(slow(), fast())
+        assert (comparison.per, comparison.length.before, comparison.length.after) == (
+            "step",
+            100 * MS,
+            52 * MS,
+        )
+        assert comparison.length.percent == pytest.approx(-48)
+        assert (comparison.idle.before, comparison.idle.after) == (60 * MS, 15 * MS)
+        causes = by_name(comparison.causes)
         assert list(causes) == ["input", "wait", "host"]
         assert causes["input"].after == pytest.approx(20 / 6 * MS)
-        assert sum(row.before for row in made.causes) == pytest.approx(made.idle.before)
-        assert sum(row.before for row in made.split) == pytest.approx(made.length.before)
+        assert sum(row.before for row in comparison.causes) == pytest.approx(comparison.idle.before)
+        assert sum(row.before for row in comparison.split) == pytest.approx(comparison.length.before)
 
     def test_unequal_numbers_of_steps_compare_by_the_step(self):
         """Twice the steps with twice the totals are the same run."""
-        one = slow()
+        profile = slow()
         twice = change(
-            one,
+            profile,
             steps=steps([100, 100, 99, 101, 100, 100] * 2),
-            idle=2 * one.idle,
+            idle=2 * profile.idle,
             split=Split(kernel=460 * MS, memcpy=20 * MS, loading=600 * MS, host=120 * MS),
-            kernels=tuple(change(k, total=2 * k.total, calls=2 * k.calls) for k in one.kernels),
-            lines=tuple(change(row, total=2 * row.total) for row in one.lines),
-            costs=tuple(change(row, idle=2 * row.idle) for row in one.costs),
+            kernels=tuple(change(k, total=2 * k.total, calls=2 * k.calls) for k in profile.kernels),
+            lines=tuple(change(row, total=2 * row.total) for row in profile.lines),
+            costs=tuple(change(row, idle=2 * row.idle) for row in profile.costs),
         )
-        made = compared(one, twice)
-        assert made.length.change == 0
-        for rows in (made.split, made.causes):
+        comparison = compared(profile, twice)
+        assert comparison.length.change == 0
+        for rows in (comparison.split, comparison.causes):
             assert all(row.change == pytest.approx(0) for row in rows)
-        for rows in (made.kernels, made.operators, made.lines):
+        for rows in (comparison.kernels, comparison.operators, comparison.lines):
             assert {row.state for row in rows} == {"same"}
-        assert made.sentence.startswith(
+        assert comparison.sentence.startswith(
             "The step takes 100 ms as before; the GPU is idle for 60 ms of it, as"
         )
 
@@ -109,36 +113,42 @@ class TestTheWhole:
     def test_without_steps_the_whole_traces_stand_beside_each_other(self):
         before = change(slow(), steps=steps([678], "span"))
         after = change(fast(), steps=steps([485], "span"))
-        made = compared(before, after)
-        assert made.per == "trace"
-        assert made.sentence.startswith("The whole trace takes 485 ms instead of 678: 28 % less")
-        assert (made.before.steps, made.before.spread, made.within_spread) == (0, None, False)
-        assert "no steps are marked" in made.notes[0]
+        comparison = compared(before, after)
+        assert comparison.per == "trace"
+        assert comparison.sentence.startswith("The whole trace takes 485 ms instead of 678: 28 % less")
+        assert (comparison.before.steps, comparison.before.spread, comparison.within_spread) == (
+            0,
+            None,
+            False,
+        )
+        assert "no steps are marked" in comparison.notes[0]
 
     def test_steps_on_one_side_only(self):
-        made = compared(slow(), change(fast(), steps=steps([485], "span")))
-        assert (made.per, made.length.before) == ("trace", 600 * MS)
-        assert made.notes[0].startswith("after has no steps marked: all 6 steps of before are compared with")
+        comparison = compared(slow(), change(fast(), steps=steps([485], "span")))
+        assert (comparison.per, comparison.length.before) == ("trace", 600 * MS)
+        assert comparison.notes[0].startswith(
+            "after has no steps marked: all 6 steps of before are compared with"
+        )
 
     def test_phases_and_other_numbers(self):
-        made = compared(slow(), fast())
-        forward = by_name(made.phases)["forward"]
+        comparison = compared(slow(), fast())
+        forward = by_name(comparison.phases)["forward"]
         assert (forward.host.before, forward.device.after) == (20 * MS, pytest.approx(82 / 6 * MS))
-        others = by_name(made.measures)
+        others = by_name(comparison.measures)
         assert others["GPU utilization"].change == pytest.approx(0.3)
         assert others["device operations"].before == 31
         assert "est. SM efficiency" not in others
         assert "graph launches" not in others
 
     def test_what_one_side_does_not_know_has_no_change(self):
-        made = compared(change(slow(), utilization=-1.0), fast())
-        row = by_name(made.measures)["GPU utilization"]
+        comparison = compared(change(slow(), utilization=-1.0), fast())
+        row = by_name(comparison.measures)["GPU utilization"]
         assert (row.known, row.change, row.percent) == (False, 0.0, None)
 
     def test_empty_profiles(self):
-        made = compared(Profile(), Profile())
-        assert made.per == "trace"
-        assert made.length.percent is None
+        comparison = compared(Profile(), Profile())
+        assert comparison.per == "trace"
+        assert comparison.length.percent is None
 
 
 class TestSpread:
@@ -150,9 +160,9 @@ class TestSpread:
     def test_a_change_within_it_is_said_to_be(self):
         before = change(slow(), steps=steps([90, 95, 100, 105, 110, 100]))
         after = change(slow(), steps=steps([92, 97, 102, 107, 112, 102]))
-        made = compared(before, after)
-        assert made.within_spread
-        assert "102 ms instead of 100: 2.0 % more, but within the spread of the steps" in made.sentence
+        comparison = compared(before, after)
+        assert comparison.within_spread
+        assert "102 ms instead of 100: 2.0 % more, but within the spread of the steps" in comparison.sentence
 
     def test_few_steps_that_lie_among_one_another_say_little(self):
         few = [change(slow(), steps=steps(lengths)) for lengths in ([98, 102, 101], [99, 103, 97, 98])]
@@ -167,13 +177,13 @@ class TestSpread:
             return change(slow(), split=busy)
 
         made = compared(split(1, 300), split(1.5, 200))
-        (times,) = (one for one in tables(made) if one.title.startswith("Time per step"))
+        (times,) = (table for table in tables(made) if table.title.startswith("Time per step"))
         tones = {row.cells[0]: row.tone for row in times.rows}
         assert (tones["kernels"], tones["copies"]) == ("good", "")
 
     def test_steady_steps_make_a_small_change_count(self):
-        made = compared(change(slow(), steps=steps([100] * 6)), change(slow(), steps=steps([102] * 6)))
-        assert not made.within_spread
+        comparison = compared(change(slow(), steps=steps([100] * 6)), change(slow(), steps=steps([102] * 6)))
+        assert not comparison.within_spread
 
     def test_one_side_with_few_steps(self):
         wide = change(slow(), steps=steps([80, 90, 100, 110, 120]))
@@ -184,10 +194,10 @@ class TestSpread:
         ).within_spread
 
     def test_a_long_step_that_moves_the_mean_is_pointed_out(self):
-        made = compared(
+        report = compared(
             change(slow(), steps=steps([100] * 9 + [900])), change(slow(), steps=steps([100] * 10))
         )
-        assert "a few long steps dominate the means: the median step takes as long as before" in made.notes
+        assert "a few long steps dominate the means: the median step takes as long as before" in report.notes
 
 
 class TestNotes:
@@ -219,8 +229,8 @@ class TestNotes:
         assert any(note in one for one in compared(slow(), change(fast(), **after)).notes)
 
     def test_another_number_of_ranks(self):
-        made = compared(change(slow(), world_size=8), change(fast(), world_size=4))
-        assert "before ran on 8 ranks, after on 4" in made.notes
+        report = compared(change(slow(), world_size=8), change(fast(), world_size=4))
+        assert "before ran on 8 ranks, after on 4" in report.notes
 
     def test_the_same_trace_twice(self):
         assert compared(slow(), slow()).notes == ("both sides are the same capture",)
@@ -265,22 +275,22 @@ class TestRanks:
         seen = []
 
         def findings(profiles: object) -> tuple:
-            seen.append([one.rank for one in profiles])
+            seen.append([profile.rank for profile in profiles])
             return SLOW_FINDINGS
 
         side = subject("runs", self.ranks([[9000] * 3, [100] * 3]), findings)
         assert (side.profile.rank, side.files, side.findings) == (1, 2, SLOW_FINDINGS)
         assert seen == [[1, 0]]
-        made = compare_profiles(side, Subject("fast.json", fast()))
-        assert "before: rank 1, the slowest of 2 traces, represents them" in made.notes
-        assert (made.before.name, made.before.rank, made.before.files) == ("runs", 1, 2)
+        comparison = compare_profiles(side, Subject("fast.json", fast()))
+        assert "before: rank 1, the slowest of 2 traces, represents them" in comparison.notes
+        assert (comparison.before.name, comparison.before.rank, comparison.before.files) == ("runs", 1, 2)
 
 
 class TestKernels:
     def test_names_that_differ_in_what_compilers_change_are_one(self):
-        made = compared(slow(), fast())
+        profile = compared(slow(), fast())
         assert len({normalize_kernel_name(ADD), normalize_kernel_name(ADD_LATER)}) == 1
-        row = by_name(made.kernels)[ADD_LATER]
+        row = by_name(profile.kernels)[ADD_LATER]
         assert (row.state, row.was, row.operator, row.calls_before) == ("same", ADD, "aten::add", 20)
 
     def test_gone_and_new(self):
@@ -490,14 +500,14 @@ class TestWhatIsNew:
 
 class TestLinesAndFindings:
     def test_lines_are_followed_through_an_edit(self):
-        made = compared(slow(), fast())
-        batch = made.lines[0]
+        finding = compared(slow(), fast())
+        batch = finding.lines[0]
         assert (batch.was.line, batch.line.line, batch.state) == (30, 33, "less")
         assert (batch.idle_before, batch.idle_after) == (
             pytest.approx(290 / 6 * MS),
             pytest.approx(20 / 6 * MS),
         )
-        assert {row.line.line for row in made.lines if row.state == "same"} == {43, 73}
+        assert {row.line.line for row in finding.lines if row.state == "same"} == {43, 73}
 
     def test_a_line_that_costs_nothing_any_more_is_not_gone(self):
         after = change(fast(), costs=(), lines=(line(at(30), 0),))
@@ -519,19 +529,19 @@ class TestLinesAndFindings:
         assert (rows["aten::index"].was, rows["aten::index"].line) == (None, None)
 
     def test_findings(self):
-        made = compared(slow(), fast(), findings=(SLOW_FINDINGS, FAST_FINDINGS))
-        states = {row.finding.code: row.state for row in made.findings}
+        report = compared(slow(), fast(), findings=(SLOW_FINDINGS, FAST_FINDINGS))
+        states = {row.finding.code: row.state for row in report.findings}
         assert states == {"GAP112": "gone", "GAP130": "new", "GAP301": "less", "GAP101": "same"}
-        assert [row.state for row in made.findings] == ["gone", "new", "less", "same"]
-        less = made.findings[2]
+        assert [row.state for row in report.findings] == ["gone", "new", "less", "same"]
+        less = report.findings[2]
         assert less.idle_before == pytest.approx(290 / 6 * MS)
         assert less.calls_after == 1
 
     def test_findings_that_cost_nothing_are_told_by_their_calls(self):
-        made = compared(
+        report = compared(
             slow(), fast(), findings=((finding("GAP101", at(80), 0, 60),), (finding("GAP101", at(80), 0, 6),))
         )
-        assert (made.findings[0].state, made.findings[0].calls_after) == ("less", 1)
+        assert (report.findings[0].state, report.findings[0].calls_after) == ("less", 1)
 
     def test_a_finding_of_the_whole_run(self):
         whole = finding("GAP501", None, 30)
@@ -551,45 +561,50 @@ class TestSessions:
         return report(simulation.session(**fields), lambda file: "")
 
     def test_waits_per_step(self):
-        made = compare_reports(("a.json", self.run(2)), ("b.json", self.run(0)))
-        assert (made.of, made.per, made.length.unit) == ("sessions", "step", "waits")
-        assert made.length.change == pytest.approx(-2)
-        assert made.sentence == "3 syncs in 10 training steps instead of 2.3 syncs per step; 1 finding gone"
-        assert [row.state for row in made.findings].count("gone") == 1
+        comparison = compare_reports(("a.json", self.run(2)), ("b.json", self.run(0)))
+        assert (comparison.of, comparison.per, comparison.length.unit) == ("sessions", "step", "waits")
+        assert comparison.length.change == pytest.approx(-2)
+        assert (
+            comparison.sentence
+            == "3 syncs in 10 training steps instead of 2.3 syncs per step; 1 finding gone"
+        )
+        assert [row.state for row in comparison.findings].count("gone") == 1
 
     def test_a_script_under_another_name_is_the_same_script(self):
-        def renamed(one):
-            return change(one, line=change(one.line, file=one.line.file.replace("train.py", "fixed.py")))
+        def renamed(finding):
+            return change(
+                finding, line=change(finding.line, file=finding.line.file.replace("train.py", "fixed.py"))
+            )
 
         before = self.run(2)
         after = self.run(1, script=("/elsewhere/fixed.py",))
-        after = change(after, findings=tuple(renamed(one) for one in after.findings))
-        made = compare_reports(("a", before), ("b", after))
-        assert [row.state for row in made.findings] == ["less", "same", "same"]
-        assert made.findings[0].after.line.file == "/work/fixed.py"
-        assert "two different scripts are compared" in made.notes
+        after = change(after, findings=tuple(renamed(finding) for finding in after.findings))
+        report = compare_reports(("a", before), ("b", after))
+        assert [row.state for row in report.findings] == ["less", "same", "same"]
+        assert report.findings[0].after.line.file == "/work/fixed.py"
+        assert "two different scripts are compared" in report.notes
 
     def test_every_third_step_is_that_however_many_were_looked_at(self):
-        made = compare_reports(("a", self.run(0, 12)), ("b", self.run(0, 13)))
-        assert {row.state for row in made.findings} == {"same"}
+        report = compare_reports(("a", self.run(0, 12)), ("b", self.run(0, 13)))
+        assert {row.state for row in report.findings} == {"same"}
 
     def test_no_waits_any_more(self):
         simulation = Simulation()
         for _ in range(12):
             simulation.step(95)
-        made = compare_reports(("a", self.run(1)), ("b", report(simulation.session(), lambda file: "")))
-        assert made.sentence.startswith("No syncs per training step instead of ")
-        assert made.length.after == 0
+        comparison = compare_reports(("a", self.run(1)), ("b", report(simulation.session(), lambda file: "")))
+        assert comparison.sentence.startswith("No syncs per training step instead of ")
+        assert comparison.length.after == 0
 
     def test_as_before(self):
-        made = compare_reports(("a", self.run(1)), ("b", self.run(1)))
-        assert made.sentence.endswith("per training step, as before")
-        assert made.notes == ()
+        report = compare_reports(("a", self.run(1)), ("b", self.run(1)))
+        assert report.sentence.endswith("per training step, as before")
+        assert report.notes == ()
 
     def test_without_steps_the_runs_are_compared(self):
-        made = compare_reports(("a", self.run(1)), ("b", self.run(3, 0)))
-        assert (made.per, made.length.before) == ("run", 76)
-        assert "after took no training step: the syncs of the whole runs are compared" in made.notes
+        comparison = compare_reports(("a", self.run(1)), ("b", self.run(3, 0)))
+        assert (comparison.per, comparison.length.before) == ("run", 76)
+        assert "after took no training step: the syncs of the whole runs are compared" in comparison.notes
 
     def test_what_is_hard_to_compare_is_said(self):
         other = self.run(1, script=("eval.py",), environment=Environment(device="Tesla T4", torch="2.4"))
@@ -645,9 +660,9 @@ def test_any_profiles_compare_and_the_mirror_says_the_opposite(left, right, kern
             kernels=tuple(KernelTime(name=n, calls=1, total=t) for n, t in kernels[: len(lengths)]),
         )
 
-    there, back = compared(made(left), made(right)), compared(made(right), made(left))
-    assert there.length.change == -back.length.change
-    assert there.within_spread == back.within_spread
+    comparison, back = compared(made(left), made(right)), compared(made(right), made(left))
+    assert comparison.length.change == -back.length.change
+    assert comparison.within_spread == back.within_spread
     mirror = {"gone": "new", "new": "gone", "less": "more", "more": "less", "same": "same"}
     opposite = {row.name: mirror[row.state] for row in back.kernels}
-    assert {row.name: row.state for row in there.kernels} == opposite
+    assert {row.name: row.state for row in comparison.kernels} == opposite

@@ -80,13 +80,13 @@ def test_frames_lie_around_the_operators_they_called():
 
 def test_times_stay_those_of_the_profile_without_stacks():
     light, heavy = recorded([STEP] * 3).timeline(), recorded([STEP] * 3, pace=3.0, frames=True).timeline()
-    made = join_profiles(light, heavy).timeline
-    kept = made.host.take(made.host.kind != HostKind.FRAME)
+    timeline = join_profiles(light, heavy).timeline
+    kept = timeline.host.take(timeline.host.kind != HostKind.FRAME)
     for name in ("start", "end", "kind", "correlation"):
         assert np.array_equal(getattr(kept, name), getattr(light.host, name)), name
-    assert np.array_equal(made.work.start, light.work.start)
-    assert made.span == light.span
-    assert not made.facts.with_stack
+    assert np.array_equal(timeline.work.start, light.work.start)
+    assert timeline.span == light.span
+    assert not timeline.facts.with_stack
 
 
 def test_a_step_takes_the_frames_of_one_that_did_the_same():
@@ -105,22 +105,22 @@ def test_a_step_unlike_all_others_takes_what_is_alike():
     heavy = recorded([STEP], pace=2.0, frames=True).timeline()
     made, coverage = join_profiles(light, heavy)
     assert coverage == pytest.approx(5 / 6)
-    found = {name: stack for name, stack, _ in lines(made)[0]}
-    assert found["aten::item"] == ("loss", "train")
-    assert found["aten::mul"] == ("loss", "train")
+    stacks = {name: stack for name, stack, _ in lines(made)[0]}
+    assert stacks["aten::item"] == ("loss", "train")
+    assert stacks["aten::mul"] == ("loss", "train")
 
 
 def test_threads_without_python_are_left_as_they_are():
     light, heavy = training(), training()
-    light.events = [one for one in light.events if one.get("cat") != "python_function"]
+    light.events = [event for event in light.events if event.get("cat") != "python_function"]
     bare, framed = light.timeline(), heavy.timeline()
-    made, coverage = join_profiles(bare, framed)
+    joined, coverage = join_profiles(bare, framed)
     assert coverage == 1
-    assert_sound(made)
-    assert len(made.links.forward) == len(bare.links.forward) > 0
+    assert_sound(joined)
+    assert len(joined.links.forward) == len(bare.links.forward) > 0
     for side in ("forward", "backward"):
-        moved, before = getattr(made.links, side), getattr(bare.links, side)
-        assert [made.names[made.host.name[row]] for row in moved] == [
+        moved, before = getattr(joined.links, side), getattr(bare.links, side)
+        assert [joined.names[joined.host.name[row]] for row in moved] == [
             bare.names[bare.host.name[row]] for row in before
         ]
 
@@ -141,13 +141,13 @@ STEPS = st.lists(st.lists(NAMES, min_size=1, max_size=6), min_size=1, max_size=4
 @given(STEPS, STEPS, st.sampled_from([1.0, 1.5, 4.0]))
 def test_whatever_was_recorded_the_result_is_sound(one, other, pace):
     light, heavy = recorded(one).timeline(), recorded(other, pace=pace, frames=True).timeline()
-    made, coverage = join_profiles(light, heavy)
+    estimate, coverage = join_profiles(light, heavy)
     assert 0 <= coverage <= 1
-    assert_sound(made)
+    assert_sound(estimate)
     low, high = light.span
-    assert made.host.start.min() >= low
-    assert made.host.end.max() <= high
-    assert len(made.host.take(made.host.kind != HostKind.FRAME)) == len(light.host)
+    assert estimate.host.start.min() >= low
+    assert estimate.host.end.max() <= high
+    assert len(estimate.host.take(estimate.host.kind != HostKind.FRAME)) == len(light.host)
 
 
 @settings(max_examples=30, deadline=None)
@@ -167,8 +167,8 @@ def written(folder: Path, name: str, trace: Trace) -> str:
 
 
 def notes(times: str, stacks: str) -> tuple[str, list[str]]:
-    found = profile_passes(times, stacks)
-    return found.path, [note for note in found.notes if "tack" in note]
+    report = profile_passes(times, stacks)
+    return report.path, [note for note in report.notes if "tack" in note]
 
 
 def test_the_profile_of_both(tmp_path):
@@ -180,11 +180,11 @@ def test_the_profile_of_both(tmp_path):
         "Times come from steps recorded without Python stacks, lines from steps recorded with them (which "
         "took 3 times as long); all of the operators were found in both"
     ]
-    found = profile_passes(light, heavy, priced=True)
-    assert found.recording.stacks == "frames"
-    assert not found.recording.with_stack
-    assert found.steps.count == 4
-    assert found.prices is not None
+    profile = profile_passes(light, heavy, priced=True)
+    assert profile.recording.stacks == "frames"
+    assert not profile.recording.with_stack
+    assert profile.steps.count == 4
+    assert profile.prices is not None
 
 
 def test_work_that_differs_is_reported_with_its_stacks_alone(tmp_path):

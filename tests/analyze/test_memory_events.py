@@ -81,14 +81,14 @@ def training(profiled: Profiled, steps: int, seed: int = 0) -> Profiled:
 
 def test_totals_are_told_as_they_were():
     profiled = training(Profiled(), 6)
-    made = report(profiled.run())
-    base = made.baseline
+    memory_report = report(profiled.run())
+    base = memory_report.baseline
     assert (base.peak_allocated, base.peak_reserved) == profiled.peaks
     assert base.final_reserved == profiled.allocator.reserved
-    assert max(made.curve.reserved) == base.peak_reserved
-    assert (made.steps, len(made.ends), made.origin) == (6, 6, "profile")
+    assert max(memory_report.curve.reserved) == base.peak_reserved
+    assert (memory_report.steps, len(memory_report.ends), memory_report.origin) == (6, 6, "profile")
     assert base.mallocs == profiled.allocator.mallocs - 1  # the first event has none before it
-    assert made.replayed
+    assert memory_report.replayed
 
 
 def test_the_peaks_owners_are_those_that_are_alive():
@@ -99,11 +99,11 @@ def test_the_peaks_owners_are_those_that_are_alive():
     for number in range(3):
         profiled.alloc(number, 20 * MIB, "aten::gelu", 1)
     profiled.free(0)
-    made = report(profiled.run())
-    held = {(one.line.line, one.tensors): one.bytes for one in made.peak.owners}
+    memory_report = report(profiled.run())
+    held = {(owner.line.line, owner.tensors): owner.bytes for owner in memory_report.peak.owners}
     assert held == {(12, 1): 64 * MIB, (30, 3): 60 * MIB}
-    assert sum(made.peak.kinds.values()) == made.baseline.peak_allocated
-    assert made.peak.operator == "aten::gelu"
+    assert sum(memory_report.peak.kinds.values()) == memory_report.baseline.peak_allocated
+    assert memory_report.peak.operator == "aten::gelu"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -112,12 +112,12 @@ def test_a_profile_from_the_beginning_is_replayed(seed):
     run = profiled.run()
     again = simulate(run)
     assert abs(again.peak_reserved - profiled.allocator.peak_reserved) <= 0.02 * profiled.peaks[1]
-    made = report(run, ReportOptions(tried=["expandable_segments:True"]))
+    memory_report = report(run, ReportOptions(tried=["expandable_segments:True"]))
     other = training(Profiled("expandable_segments:True"), 8, seed)
-    (trial,) = made.trials
+    (trial,) = memory_report.trials
     assert trial.outcome is not None
     assert abs(trial.outcome.peak_reserved - other.peaks[1]) <= 0.02 * other.peaks[1]
-    assert "a replay of what the profile shows" in made.notes[-1]
+    assert "a replay of what the profile shows" in memory_report.notes[-1]
 
 
 def test_what_was_there_before_stays_one_piece():
@@ -130,10 +130,10 @@ def test_what_was_there_before_stays_one_piece():
     profiled.free("b")
     run = profiled.run()
     assert sorted(block.size for part in run.start for block in part.blocks) == [40 * MIB, 80 * MIB]
-    made = report(run)
-    assert [one.before for one in made.peak.owners] == [True, False]
-    assert made.baseline.peak_allocated == 180 * MIB
-    assert made.replayed
+    memory_report = report(run)
+    assert [owner.before for owner in memory_report.peak.owners] == [True, False]
+    assert memory_report.baseline.peak_allocated == 180 * MIB
+    assert memory_report.replayed
 
 
 def test_a_cache_from_before_cannot_be_replayed():
@@ -145,11 +145,13 @@ def test_a_cache_from_before_cannot_be_replayed():
     profiled.alloc("x", 30 * MIB)
     profiled.alloc("y", 40 * MIB)
     options = ReportOptions(tried=["expandable_segments:True"], search=True)
-    made = report(profiled.run(), options)
-    assert (made.replayed, made.trials, made.expandable) == (False, (), None)
-    assert made.notes[-1].startswith("other settings cannot be tried: replaying what the profile shows ")
-    assert "reserves 70 MiB instead of the recorded 500 MiB" in made.notes[-1]
-    assert made.advice == ""
+    memory_report = report(profiled.run(), options)
+    assert (memory_report.replayed, memory_report.trials, memory_report.expandable) == (False, (), None)
+    assert memory_report.notes[-1].startswith(
+        "other settings cannot be tried: replaying what the profile shows "
+    )
+    assert "reserves 70 MiB instead of the recorded 500 MiB" in memory_report.notes[-1]
+    assert memory_report.advice == ""
     # Whether it fits is said where the tensors alone decide it.
     assert report(profiled.run(), ReportOptions(capacity=600 * MIB)).baseline.shortage is None
     short = report(profiled.run(), ReportOptions(capacity=50 * MIB)).baseline.shortage
@@ -165,7 +167,7 @@ def test_calls_of_the_trace_and_what_they_took():
         profiled.trace.call("cudaMalloc", 5000 + 100 * number, 40)
     profiled.trace.call("cudaFree", 9000, 70)
     run = profiled.run()
-    assert [(one.name, one.count, one.time) for one in run.calls] == [
+    assert [(call.name, call.count, call.time) for call in run.calls] == [
         ("cudaFree", 1, 70_000),
         ("cudaMalloc", 12, 480_000),
     ]
@@ -184,8 +186,8 @@ def test_churn_of_a_loop_that_empties_its_cache():
         profiled.alloc("y", 512)
         profiled.free("y")
         profiled.step(step, began)
-    found = [one.code for one in findings(report(profiled.run()))]
-    assert found == ["GAP401"]
+    codes = [finding.code for finding in findings(report(profiled.run()))]
+    assert codes == ["GAP401"]
     steady = Profiled()
     for step in range(12):
         began = steady.time - 5
@@ -203,8 +205,8 @@ def test_a_leak_has_its_line():
         profiled.alloc("x", 8 * MIB)
         profiled.free("x")
         profiled.step(step, began)
-    (found,) = findings(report(profiled.run()))
-    assert (found.code, found.line.line) == ("GAP405", 30)
+    (finding,) = findings(report(profiled.run()))
+    assert (finding.code, finding.line.line) == ("GAP405", 30)
 
 
 def test_a_tensor_whose_beginning_or_end_was_lost():
@@ -227,10 +229,10 @@ def test_the_cpu_stands_for_a_gpu():
     trace.memory(50, 35 * MIB, address=4 << 30, device_type=0)
     (run,) = read_memory_runs(trace.timeline())
     assert run.action == (ALLOC, ALLOC, FREE, ALLOC)
-    made = report(run, ReportOptions(tried=["max_split_size_mb:32"]))
+    memory_report = report(run, ReportOptions(tried=["max_split_size_mb:32"]))
     # 35 MiB are cut from the 40, unless blocks of over 32 are never cut: then they are taken whole.
-    assert made.baseline.peak_reserved == 70 * MIB == made.trials[0].outcome.peak_reserved
-    assert any("as if they were on a GPU" in note for note in made.notes)
+    assert memory_report.baseline.peak_reserved == 70 * MIB == memory_report.trials[0].outcome.peak_reserved
+    assert any("as if they were on a GPU" in note for note in memory_report.notes)
 
 
 @pytest.mark.parametrize(
@@ -272,9 +274,9 @@ def test_real_profiles(name):
         pytest.skip("no real profiles here")
     (run,) = read_memory_runs(read(str(TRACES / name)))
     assert check(run) == ""
-    made = report(run)
-    base = made.baseline
-    assert (base.mallocs, base.peak_allocated, base.peak_reserved, made.replayed) == KNOWN[name]
+    memory_report = report(run)
+    base = memory_report.baseline
+    assert (base.mallocs, base.peak_allocated, base.peak_reserved, memory_report.replayed) == KNOWN[name]
     assert STEP not in run.action
 
 

@@ -37,7 +37,7 @@ def always(extra: int) -> Callable[[int, int], int]:
 
 
 def members(profiles: Sequence[Profile]) -> list[list[str]]:
-    return [[one.path for one in run] for run in group_runs(profiles)]
+    return [[report.path for report in run] for run in group_runs(profiles)]
 
 
 class TestRuns:
@@ -57,19 +57,22 @@ class TestRuns:
         assert any("up to 2 times" in note for note in group_ranks([*after, *before]).notes)
 
     def test_two_runs_in_one_folder_stay_apart(self) -> None:
-        before = [change(one, path=one.path + "1") for one in simulated(seed=1)]
-        after = [change(one, path=one.path + "2") for one in simulated(seed=2, began=EPOCH + 3_600_000 * MS)]
+        before = [change(report, path=report.path + "1") for report in simulated(seed=1)]
+        after = [
+            change(report, path=report.path + "2")
+            for report in simulated(seed=2, began=EPOCH + 3_600_000 * MS)
+        ]
         assert group_runs([*before, *after]) == [before, after]
 
     def test_consecutive_recordings_of_one_run_stay_apart(self) -> None:
         first = simulated(seed=1)
         second = [
             change(
-                one,
-                path=one.path.replace(".json", ".2.json"),
-                steps=change(one.steps, names=tuple(f"ProfilerStep#{10 + n}" for n in range(5))),
+                report,
+                path=report.path.replace(".json", ".2.json"),
+                steps=change(report.steps, names=tuple(f"ProfilerStep#{10 + n}" for n in range(5))),
             )
-            for one in simulated(seed=2, began=EPOCH + first[0].span + MS)
+            for report in simulated(seed=2, began=EPOCH + first[0].span + MS)
         ]
         assert group_runs([*second, *first]) == [first, second]
 
@@ -96,10 +99,10 @@ class TestRuns:
         assert all(run in (one, other) for run in group_runs([*one, *other]))
 
     def test_the_same_collectives_a_day_later_are_others(self) -> None:
-        one, other = simulated(ranks=2, recorded=False)
+        profile, other = simulated(ranks=2, recorded=False)
         other = change(other, origin=other.origin + 86_400_000 * MS, path="/elsewhere/rank1.json")
-        assert len(group_runs([one, other])) == 2
-        assert len(group_runs([one, change(other, origin=one.origin + 600_000 * MS)])) == 1
+        assert len(group_runs([profile, other])) == 2
+        assert len(group_runs([profile, change(other, origin=profile.origin + 600_000 * MS)])) == 1
 
     def test_world_sizes_must_agree(self) -> None:
         profiles = simulated(ranks=2)
@@ -107,12 +110,12 @@ class TestRuns:
 
     def test_processes_without_ranks_are_one_run_if_their_collectives_are(self) -> None:
         profiles = [
-            change(one, path=f"/runs/host_{4000 + one.rank}.json", rank=-1, world_size=0)
-            for one in simulated(names=("all_reduce", "all_gather"), sizes=False)
+            change(profile, path=f"/runs/host_{4000 + profile.rank}.json", rank=-1, world_size=0)
+            for profile in simulated(names=("all_reduce", "all_gather"), sizes=False)
         ]
-        found = group_ranks(profiles)
-        assert found.runs == (tuple(profiles),)
-        assert found.notes == (
+        grouping = group_ranks(profiles)
+        assert grouping.runs == (tuple(profiles),)
+        assert grouping.notes == (
             "host_4000.json and 3 other files are treated as ranks of one run, based on their collectives",
         )
 
@@ -122,9 +125,9 @@ class TestRuns:
 
     def test_files_named_for_ranks_in_one_folder_at_one_time(self) -> None:
         profiles = [Profile(path=f"/runs/rank{n}.json", origin=EPOCH, span=MS) for n in range(3)]
-        found = group_ranks(profiles)
-        assert found.runs == (tuple(profiles),)
-        assert found.notes[0].endswith("based on their names and times")
+        grouping = group_ranks(profiles)
+        assert grouping.runs == (tuple(profiles),)
+        assert grouping.notes[0].endswith("based on their names and times")
         days_later = change(profiles[2], origin=EPOCH + 10**14)
         assert group_runs([*profiles[:2], days_later]) == [profiles[:2], [days_later]]
         elsewhere = change(profiles[2], path="/other/rank2.json")
@@ -157,8 +160,10 @@ class TestRuns:
         world = [*simulated(), Profile(path="/x.json")]
         profiles = [world[at] for at in picked]
         found = group_runs(profiles)
-        assert sorted(one.path for run in found for one in run) == sorted(one.path for one in profiles)
-        assert all(len({one.path for one in run}) == len(run) for run in found)
+        assert sorted(profile.path for run in found for profile in run) == sorted(
+            profile.path for profile in profiles
+        )
+        assert all(len({report.path for report in run}) == len(run) for run in found)
 
 
 class TestRankNumbers:
@@ -192,9 +197,9 @@ class TestRankNumbers:
 
 
 class TestMeetings:
-    def assert_met(self, found: Meetings, profiles: Sequence[Profile], count: int) -> None:
-        assert len(found.matched) == count
-        assert all(len(one.lengths) == len(profiles) for one in found.matched)
+    def assert_met(self, meetings: Meetings, profiles: Sequence[Profile], count: int) -> None:
+        assert len(meetings.matched) == count
+        assert all(len(one.lengths) == len(profiles) for one in meetings.matched)
 
     def test_all_collectives_but_the_first(self) -> None:
         profiles = simulated()
@@ -203,13 +208,15 @@ class TestMeetings:
     def test_the_lengths_are_those_of_the_same_collective(self) -> None:
         profiles = simulated(noise=5 * MS)
         for found, row in zip(find_meetings(profiles).matched, range(1, 20), strict=True):
-            assert found.lengths == {at: one.collectives[0].length[row] for at, one in enumerate(profiles)}
+            assert found.lengths == {
+                at: profile.collectives[0].length[row] for at, profile in enumerate(profiles)
+            }
 
     def test_where_files_begin_later_ends_are_what_they_have_in_common(self) -> None:
         profiles = simulated(late_files={1: 3, 2: 9}, clocks={1: 5 * MS, 2: -800 * MS}, sizes=False)
-        found = find_meetings(profiles).matched
-        assert [len(one.lengths) for one in found] == [2] * 2 + [3] * 6 + [4] * 11
-        for one, row in zip(found, range(1, 20), strict=True):
+        matches = find_meetings(profiles).matched
+        assert [len(one.lengths) for one in matches] == [2] * 2 + [3] * 6 + [4] * 11
+        for one, row in zip(matches, range(1, 20), strict=True):
             for at, skipped in ((1, 3), (2, 9)):
                 if at in one.lengths:
                     assert one.lengths[at] == profiles[at].collectives[0].length[row - skipped]
@@ -219,8 +226,8 @@ class TestMeetings:
         short = profiles[0].collectives[0]
         cut = {name: getattr(short, name)[:7] for name in ("start", "length", "elements")}
         profiles[0] = change(profiles[0], collectives=(change(short, **cut),))
-        found = find_meetings(profiles).matched
-        assert [len(one.lengths) for one in found] == [4] * 6 + [3] * 13
+        matches = find_meetings(profiles).matched
+        assert [len(one.lengths) for one in matches] == [4] * 6 + [3] * 13
 
     @pytest.mark.parametrize("rate", [-3e-4, -5e-5, 5e-5, 3e-4])
     def test_clocks_that_drift(self, rate: float) -> None:
@@ -247,18 +254,21 @@ class TestMeetings:
 
     def test_broadcasts_and_point_to_point_do_not_tell(self) -> None:
         profiles = simulated(names=("broadcast",)) + simulated(names=("send_recv",))
-        found = find_meetings(profiles)
-        assert found.matched == ()
-        assert found.silent == tuple(range(8))
+        meetings = find_meetings(profiles)
+        assert meetings.matched == ()
+        assert meetings.silent == tuple(range(8))
 
     def test_too_few_to_be_sure(self) -> None:
         assert find_meetings(simulated(steps=1, each=2)).matched == ()
 
     def test_sets_of_ranks_that_do_not_meet_are_told_apart_without_groups(self) -> None:
         some = simulated(ranks=2, group="", seed=1, world=4)
-        others = [change(one, rank=one.rank + 2) for one in simulated(ranks=2, group="", seed=2, world=4)]
-        found = find_meetings([*some, *others])
-        assert {frozenset(one.lengths) for one in found.matched} == {frozenset({0, 1}), frozenset({2, 3})}
+        changes = [
+            change(profile, rank=profile.rank + 2)
+            for profile in simulated(ranks=2, group="", seed=2, world=4)
+        ]
+        meetings = find_meetings([*some, *changes])
+        assert {frozenset(one.lengths) for one in meetings.matched} == {frozenset({0, 1}), frozenset({2, 3})}
 
     def test_series_of_several_names_use_one_clock(self) -> None:
         profiles = simulated(steps=2, each=3, names=("all_reduce", "all_gather", "reduce_scatter"))
@@ -275,7 +285,7 @@ class TestSummaries:
         profiles = simulated(slow={2: always(3 * MS)}, noise=0)
         rows = summarize_ranks(profiles[::-1])
         assert [row.rank for row in rows] == [0, 1, 2, 3]
-        assert [row.path for row in rows] == [one.path for one in profiles]
+        assert [row.path for row in rows] == [profile.path for profile in profiles]
         # The first of twenty collectives is left out: 19 of them in 5 steps.
         assert [row.late for row in rows] == [0, 0, 3 * MS * 19 / 5, 0]
         assert position_of_straggler(profiles) == 2

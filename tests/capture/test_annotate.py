@@ -102,9 +102,9 @@ class Loss(Base):
 
 def labels(call):
     """(line within this file's function, function, code) of all labels, in order."""
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         call()
-    found = [parse_label(event.name) for event in seen.events()]
+    found = [parse_label(event.name) for event in profiler.events()]
     return [(line.function, line.code) for line in found if line is not None]
 
 
@@ -124,10 +124,12 @@ def test_each_statement_has_its_line():
 
 
 def test_the_label_is_the_line_of_the_file():
-    with gapless.annotate(masked), profile(activities=[ProfilerActivity.CPU]) as seen:
+    with gapless.annotate(masked), profile(activities=[ProfilerActivity.CPU]) as profiler:
         masked(torch.ones(3), torch.ones(3) > 0)
     (line,) = (
-        one for one in map(parse_label, (e.name for e in seen.events())) if one and "mask]" in one.code
+        finding
+        for finding in map(parse_label, (e.name for e in profiler.events()))
+        if finding and "mask]" in finding.code
     )
     assert line.file.endswith("test_annotate.py")
     assert line.line == masked.__code__.co_firstlineno + 2

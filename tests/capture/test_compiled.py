@@ -203,11 +203,11 @@ def found(folder: Path) -> dict[str, Compiled]:
 
 
 def test_as_many_graphs_as_torch_makes(alone: dict[str, int], found: dict[str, Compiled]) -> None:
-    assert {name: one.graphs for name, one in found.items()} == alone
+    assert {name: function.graphs for name, function in found.items()} == alone
 
 
 def test_nothing_fails_and_what_is_kept_out_breaks_once(found: dict[str, Compiled]) -> None:
-    assert not [one.failed for one in found.values() if one.failed]
+    assert not [value.failed for value in found.values() if value.failed]
     assert found["disabled"].broken == found["disabled_alone"].broken == 1
     assert found["in_a_stance"].signatures == 1
 

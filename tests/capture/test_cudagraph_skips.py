@@ -320,5 +320,5 @@ def test_results_used_after_they_were_overwritten(tmp_path: Path) -> None:
         if skip.skip == "output-overwritten" and skip.line is not None
     }
     assert lines == {("loss_of", "wrong"), ("loss_of", "also_wrong")}
-    told = {skip.skip for one in made if one.name == "written" for skip in one.outside}
-    assert told == {"mutated-input"}  # nothing of it is captured, and so nothing anew for other sizes
+    skips = {skip.skip for one in made if one.name == "written" for skip in one.outside}
+    assert skips == {"mutated-input"}  # nothing of it is captured, and so nothing anew for other sizes

@@ -13,8 +13,8 @@ from gapless.errors import UsageError, WaitError
 
 @pytest.fixture(autouse=True)
 def device():
-    with gapless.emulate() as seen:
-        yield seen
+    with gapless.emulate() as emulator:
+        yield emulator
 
 
 def test_work_on_the_device_passes():

@@ -38,8 +38,8 @@ class Device:
         entry = {"action": "oom" if fails else "alloc", "addr": at, "size": MIB, "stream": 0, "frames": []}
         self.entries.append({**entry, "user_metadata": self.metadata, "device_free": 0})
         if fails:
-            for told in self.observers:
-                told(0, MIB, 1 << 30, 0)
+            for observer in self.observers:
+                observer(0, MIB, 1 << 30, 0)
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     def snapshot(self) -> dict[str, Any]:
@@ -69,21 +69,21 @@ def written(path) -> list[str]:
 
 
 def test_the_history_is_written_at_the_end(device, tmp_path):
-    with gapless.memory_snapshot(tmp_path / "new" / "m.pickle", entries=9, stacks="python") as one:
+    with gapless.memory_snapshot(tmp_path / "new" / "m.pickle", entries=9, stacks="python") as snapshot:
         device.ask()
     assert device.calls == [("all", {"stacks": "python", "max_entries": 9}), (None, {})]
-    assert written(one.path) == ["alloc"]
-    assert (one.saved, one.out_of_memory, memory_history._watching) == (True, False, [])
-    one.stop()  # twice does nothing
+    assert written(snapshot.path) == ["alloc"]
+    assert (snapshot.saved, snapshot.out_of_memory, memory_history._watching) == (True, False, [])
+    snapshot.stop()  # twice does nothing
     assert len(device.calls) == 2
 
 
 def test_when_memory_runs_out_the_file_is_of_then(device, tmp_path):
     path = tmp_path / "m.pickle"
-    one = gapless.memory_snapshot(path)
+    snapshot = gapless.memory_snapshot(path)
 
     def train() -> None:
-        with one:
+        with snapshot:
             device.ask()
             try:
                 device.ask(fails=True)
@@ -93,7 +93,7 @@ def test_when_memory_runs_out_the_file_is_of_then(device, tmp_path):
     with pytest.raises(torch.cuda.OutOfMemoryError):
         train()
     assert written(path) == ["alloc", "oom"]
-    assert one.out_of_memory
+    assert snapshot.out_of_memory
 
 
 def test_a_script_that_goes_on_after_that_is_recorded_to_its_end(device, tmp_path):
@@ -134,8 +134,8 @@ def test_each_request_names_its_module(device, tmp_path):
         with pytest.raises(ValueError, match="no"):
             net(torch.ones(1))
         device.ask()
-    told = [entry["user_metadata"] for entry in device.entries]
-    assert told == [MODULE + "parts[0]", MODULE + "parts[1]", "mine"]
+    labels = [entry["user_metadata"] for entry in device.entries]
+    assert labels == [MODULE + "parts[0]", MODULE + "parts[1]", "mine"]
     assert device.metadata == ""
     before = len(device.entries)
     net["parts"][0](torch.ones(1))
@@ -151,8 +151,8 @@ def test_the_file_is_one_that_gapless_reads(device, tmp_path):
 
 def test_a_full_disk_stops_nothing(device, tmp_path):
     (tmp_path / "file").write_text("")
-    one = gapless.memory_snapshot(tmp_path / "file" / "m")
-    with pytest.warns(UserWarning, match="could not be saved"), one:
+    snapshot = gapless.memory_snapshot(tmp_path / "file" / "m")
+    with pytest.warns(UserWarning, match="could not be saved"), snapshot:
         device.ask()
 
 

@@ -66,13 +66,13 @@ def capture(tmp_path):
 
     def make(schedule: Schedule, on_mark: Any = lambda mark: None, **recipe: Any) -> Profiling:
         machine = Machine("NVIDIA Nothing", CPU, FakeProfiler, FakeHistory)
-        made = Profiling(Recipe(tmp_path, schedule=schedule, **recipe), machine, StepEnds(), on_mark)
-        started.append(made)
-        return made.start()
+        recording = Profiling(Recipe(tmp_path, schedule=schedule, **recipe), machine, StepEnds(), on_mark)
+        started.append(recording)
+        return recording.start()
 
     yield make
-    for made in started:
-        made.stop()
+    for capture_ in started:
+        capture_.stop()
 
 
 def optimizer(kind: Any = torch.optim.SGD) -> torch.optim.Optimizer:
@@ -90,10 +90,10 @@ def files(folder: Path) -> list[str]:
 
 
 def test_both_passes_in_turn(capture, tmp_path):
-    made, one = capture(Schedule(wait=3, warmup=1, active=2)), optimizer()
+    made, stepper = capture(Schedule(wait=3, warmup=1, active=2)), optimizer()
     seen = []
     for _ in range(12):
-        one.step()
+        stepper.step()
         seen.append((len(FakeProfiler.made), len(made.saved), made.done))
     assert seen == [
         *[(0, 0, False)] * 2,  # the third step's end begins the first pass
@@ -110,10 +110,10 @@ def test_both_passes_in_turn(capture, tmp_path):
 
 
 def test_windows_that_repeat_have_files_of_their_own(capture, tmp_path):
-    made, one = capture(Schedule(wait=1, warmup=1, active=1, repeat=2), name="rank3"), optimizer()
+    made, stepper = capture(Schedule(wait=1, warmup=1, active=1, repeat=2), name="rank3"), optimizer()
     for _ in range(made.recipe.schedule.steps()):
         assert not made.done
-        one.step()
+        stepper.step()
     assert made.done
     assert files(tmp_path) == [
         f"{which}/rank3.{n}.pt.trace.json.gz" for which in ("stacks", "times") for n in (1, 2)
@@ -121,10 +121,10 @@ def test_windows_that_repeat_have_files_of_their_own(capture, tmp_path):
 
 
 def test_without_stacks_there_is_one_pass(capture, tmp_path):
-    made, one = capture(Schedule(wait=0, warmup=1, active=1), passes=("times",)), optimizer()
+    made, stepper = capture(Schedule(wait=0, warmup=1, active=1), passes=("times",)), optimizer()
     assert FakeProfiler.made[0].begun
-    one.step()
-    one.step()
+    stepper.step()
+    stepper.step()
     assert made.done
     assert files(tmp_path) == ["times/rank0.pt.trace.json.gz"]
 
@@ -161,10 +161,10 @@ def test_memory_and_shapes_are_recorded_where_no_times_are_taken_from(capture, w
 
 
 def test_the_history_of_memory_comes_first_and_ends_before_any_profiler(capture, tmp_path):
-    made, one = capture(Schedule(wait=1, warmup=1, active=2), memory=True), optimizer()
+    made, stepper = capture(Schedule(wait=1, warmup=1, active=2), memory=True), optimizer()
     seen = []
     for _ in range(made.recipe.steps):
-        one.step()
+        stepper.step()
         seen.append((len(FakeProfiler.made), (tmp_path / "memory" / "rank0.pickle").exists()))
     assert made.done
     assert seen[:5] == [(0, False), (0, False), (0, True), (1, True), (1, True)]
@@ -175,8 +175,8 @@ def test_the_history_of_memory_comes_first_and_ends_before_any_profiler(capture,
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_script_that_ends_early_leaves_what_it_has(capture, tmp_path, monkeypatch, fails):
     monkeypatch.setattr(FakeHistory, "fails", fails)
-    made, one = capture(Schedule(), memory=True), optimizer()
-    one.step()
+    made, stepper = capture(Schedule(), memory=True), optimizer()
+    stepper.step()
     made.stop()
     # What a failed request wrote is not written over by what is left after it.
     assert (tmp_path / "memory" / "rank0.pickle").exists() is not fails
@@ -201,13 +201,13 @@ def test_an_older_torch_has_none(capture, monkeypatch):
 )
 def test_an_early_end_keeps_the_whole_steps(capture, steps, kept):
     """After a step that passes, each pass warms up for one and records three."""
-    made, one = capture(Schedule(wait=1, warmup=1, active=3)), optimizer()
+    made, stepper = capture(Schedule(wait=1, warmup=1, active=3)), optimizer()
     for _ in range(steps):
-        one.step()
+        stepper.step()
     made.stop()
     made.stop()
     assert [path.read_text() for path in made.saved] == [f"{number} steps" for number in kept]
-    assert all(one.ended for one in FakeProfiler.made)
+    assert all(profiler.ended for profiler in FakeProfiler.made)
     partial = steps in (3, 4)
     assert any("the script ended after" in note for note in made.notes) is partial
 
@@ -254,9 +254,9 @@ def test_a_full_disk_is_told_and_is_not_the_scripts_failure(capture, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(FakeProfiler, "export_chrome_trace", full)
-    made, one = capture(Schedule(wait=0, warmup=1, active=1)), optimizer()
+    made, stepper = capture(Schedule(wait=0, warmup=1, active=1)), optimizer()
     for _ in range(4):
-        one.step()
+        stepper.step()
     assert made.saved == []
     assert made.notes[0].startswith("cannot write ")
     assert made.notes[0].endswith("No space left on device")
@@ -268,37 +268,37 @@ def test_stopping_the_script(capture):
         def enough(self, mark):
             return made.done
 
-    made, one = capture(Schedule(wait=0, warmup=1, active=1), Stopper(WhenDone())), optimizer()
+    made, stepper = capture(Schedule(wait=0, warmup=1, active=1), Stopper(WhenDone())), optimizer()
     for _ in range(3):
-        one.step()
+        stepper.step()
     with pytest.raises(EnoughSteps):
-        one.step()
+        stepper.step()
 
 
 # Where steps end --------------------------------------------------------------------------------------------
 
 
 def test_optimizers_that_take_turns_make_one_step(capture):
-    made, first, second = capture(Schedule()), optimizer(), optimizer(torch.optim.Adam)
+    report, first, second = capture(Schedule()), optimizer(), optimizer(torch.optim.Adam)
     for _ in range(5):
         first.step()
         second.step()
-    assert made.steps == pytest.approx(5, abs=1)
+    assert report.steps == pytest.approx(5, abs=1)
 
 
 def test_optimizers_that_step_in_backward_make_one_step(capture):
-    made = capture(Schedule())
+    report = capture(Schedule())
     model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(3)])
     optimizers = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
-    for one in model.parameters():
-        one.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
     for _ in range(4):
         model(torch.ones(1, 2)).sum().backward()
-    assert made.steps == 4
+    assert report.steps == 4
 
 
 def test_a_pass_that_autograds_own_thread_runs_is_of_who_asked_for_it(capture):
-    made, one = capture(Schedule()), optimizer()
+    report, stepper = capture(Schedule()), optimizer()
 
     class Asked(torch.autograd.Function):
         @staticmethod
@@ -307,14 +307,14 @@ def test_a_pass_that_autograds_own_thread_runs_is_of_who_asked_for_it(capture):
 
         @staticmethod
         def backward(ctx, gradient):
-            _thread.start_new_thread(lambda: (one.step(), done.set()), ())
+            _thread.start_new_thread(lambda: (stepper.step(), done.set()), ())
             assert done.wait(60)
             return gradient
 
     for _ in range(3):
         done = threading.Event()
         Asked.apply(torch.ones(2, requires_grad=True)).sum().backward()
-    assert made.steps == 3
+    assert report.steps == 3
 
 
 def test_the_users_own_word(capture):
@@ -328,26 +328,26 @@ def test_the_users_own_word(capture):
 
 
 def test_the_users_word_comes_before_the_optimizers(capture):
-    made, one = capture(Schedule(wait=0, warmup=1, active=8)), optimizer()
+    report, stepper = capture(Schedule(wait=0, warmup=1, active=8)), optimizer()
     for _ in range(3):
         for _ in range(4):
-            one.step()
+            stepper.step()
         gapless.step()
-    assert made.steps == 4 + 3  # four were counted before the word came
+    assert report.steps == 4 + 3  # four were counted before the word came
 
 
 def test_the_scripts_own_profiler_steps(capture):
-    made, one = capture(Schedule(wait=20)), optimizer()
+    report, stepper = capture(Schedule(wait=20)), optimizer()
     with torch.profiler.profile(activities=CPU) as own:
         for _ in range(6):
-            one.step()
-            one.step()
+            stepper.step()
+            stepper.step()
             own.step()
-    assert made.steps == pytest.approx(6, abs=2)
+    assert report.steps == pytest.approx(6, abs=2)
 
 
 def test_a_step_that_the_scaler_skips(capture):
-    made = capture(Schedule())
+    report = capture(Schedule())
     one = optimizer()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     for step in range(4):
@@ -355,27 +355,27 @@ def test_a_step_that_the_scaler_skips(capture):
         scaler.scale(torch.ones(1))
         scaler.step(one)
         scaler.update()
-    assert made.steps == 4
+    assert report.steps == 4
 
 
 def test_a_step_that_is_compiled(capture):
-    made, one = capture(Schedule()), optimizer()
-    step = torch.compile(one.step, backend="eager")
+    report, stepper = capture(Schedule()), optimizer()
+    step = torch.compile(stepper.step, backend="eager")
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for _ in range(3):
             step()
-    assert made.steps == 3
+    assert report.steps == 3
     assert not [str(warning.message) for warning in heard if "getpid" in str(warning.message)]
 
 
 def test_other_threads_end_no_steps(capture):
-    made, one = capture(Schedule()), optimizer()
-    one.step()
+    report, stepper = capture(Schedule()), optimizer()
+    stepper.step()
     other = threading.Thread(target=optimizer().step)
     other.start()
     other.join()
-    assert made.steps == 1
+    assert report.steps == 1
 
 
 def test_nothing_is_left_behind(capture):
@@ -384,10 +384,10 @@ def test_nothing_is_left_behind(capture):
         torch.amp.GradScaler.step,
         torch.autograd.profiler.profile.__enter__,
     )
-    made, one = capture(Schedule()), optimizer()
+    made, stepper = capture(Schedule()), optimizer()
     assert torch.profiler.profile.step is not before[0]
     made.stop()
-    one.step()
+    stepper.step()
     assert made.steps == 0
     after = (
         torch.profiler.profile.step,
@@ -446,14 +446,14 @@ def test_a_profiler_that_runs_already(tmp_path):
 
 def test_ours_records_while_the_scripts_stands_still(tmp_path):
     machine = Machine("CPU", CPU)
-    made = Profiling(Recipe(tmp_path, schedule=Schedule(0, 1, 2)), machine, StepEnds()).start()
-    one = optimizer()
+    recorder = Profiling(Recipe(tmp_path, schedule=Schedule(0, 1, 2)), machine, StepEnds()).start()
+    stepper = optimizer()
     with torch.profiler.profile(activities=CPU):
         for _ in range(7):
             torch.ones(3).cumsum(0)
-            one.step()
-    made.stop()
-    for path, frames in zip(made.saved, (False, True), strict=True):
+            stepper.step()
+    recorder.stop()
+    for path, frames in zip(recorder.saved, (False, True), strict=True):
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
         names = [event.get("name") for event in events]
         assert names.count("aten::cumsum") == 2
@@ -465,8 +465,8 @@ def test_ours_records_while_the_scripts_stands_still(tmp_path):
 
 
 def test_the_session(capture):
-    made, one = capture(Schedule()), optimizer()
-    one.step()
+    made, stepper = capture(Schedule()), optimizer()
+    stepper.step()
     session = made.session(script=("train.py",), ending=Ending(how="exit", status=3))
     assert session.environment.device == "NVIDIA Nothing"
     assert not session.environment.emulated
@@ -474,11 +474,11 @@ def test_the_session(capture):
 
 
 def test_why_there_is_nothing(capture):
-    made, one = capture(Schedule(wait=5, warmup=2)), optimizer()
-    assert "no step was seen" in made.why_nothing()
-    assert "gapless.step()" in made.why_nothing()
-    one.step()
-    assert made.why_nothing() == (
+    recording, stepper = capture(Schedule(wait=5, warmup=2)), optimizer()
+    assert "no step was seen" in recording.why_nothing()
+    assert "gapless.step()" in recording.why_nothing()
+    stepper.step()
+    assert recording.why_nothing() == (
         "nothing was recorded: the script ended after 1 step, but recording starts after 7 (wait and warmup)"
     )
 
@@ -492,10 +492,10 @@ def test_schedules_that_make_no_sense(wrong):
 
 def test_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="needs an NVIDIA or AMD GPU") as told:
+    with pytest.raises(UsageError, match="needs an NVIDIA or AMD GPU") as caught_error:
         profiling.machine()
-    assert "gapless check" in str(told.value)
-    assert len(str(told.value).splitlines()) <= 2
+    assert "gapless check" in str(caught_error.value)
+    assert len(str(caught_error.value).splitlines()) <= 2
 
 
 def test_a_torch_that_records_no_device(monkeypatch):
@@ -510,6 +510,6 @@ def test_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Something")
     both = {ProfilerActivity.CPU, ProfilerActivity.CUDA}
     monkeypatch.setattr(torch.profiler, "supported_activities", lambda: both)
-    found = profiling.machine()
-    assert found.device == "NVIDIA Something"
-    assert set(found.activities) == both
+    machine = profiling.machine()
+    assert machine.device == "NVIDIA Something"
+    assert set(machine.activities) == both

@@ -110,15 +110,15 @@ def test_as_python_runs_it(code, write, plain_python, fake_gapless):
     write("train.py", code)
     write("neighbour.py", "VALUE = 42\n")
     expected = plain_python("train.py", "--lr", "3", "-m", "x")
-    seen = fake_gapless("check", "-q", "train.py", "--lr", "3", "-m", "x")
+    process = fake_gapless("check", "-q", "train.py", "--lr", "3", "-m", "x")
     interrupted = expected.returncode == -signal.SIGINT
-    assert seen.returncode == (128 + signal.SIGINT if interrupted else expected.returncode)
-    assert seen.stderr == expected.stderr
-    report = seen.stdout.replace("the end\n", "").removeprefix(expected.stdout.replace("the end\n", ""))
+    assert process.returncode == (128 + signal.SIGINT if interrupted else expected.returncode)
+    assert process.stderr == expected.stderr
+    report = process.stdout.replace("the end\n", "").removeprefix(expected.stdout.replace("the end\n", ""))
     assert REPORT.match(report, 1)
-    assert len(REPORT.findall(seen.stdout)) == 1
+    assert len(REPORT.findall(process.stdout)) == 1
     assert ("before its first step" in report) == (expected.returncode != 0)
-    assert ("the end\n" in seen.stdout) == ("the end\n" in expected.stdout)
+    assert ("the end\n" in process.stdout) == ("the end\n" in expected.stdout)
 
 
 MODULES = {
@@ -138,12 +138,12 @@ def test_modules_as_python_runs_them(file, name, write, plain_python, fake_gaple
         "raise ValueError('x')\n",
     )
     expected = plain_python("-m", name, "--steps", "3", "-o", "x")
-    seen = fake_gapless("check", "-q", "-m", name, "--steps", "3", "-o", "x")
-    assert seen.returncode == expected.returncode == 1
-    assert seen.stdout.startswith(expected.stdout)
-    assert "ValueError: x" in seen.stderr
-    assert "runpy" not in seen.stderr
-    assert f"{os.sep}gapless{os.sep}" not in seen.stderr
+    process = fake_gapless("check", "-q", "-m", name, "--steps", "3", "-o", "x")
+    assert process.returncode == expected.returncode == 1
+    assert process.stdout.startswith(expected.stdout)
+    assert "ValueError: x" in process.stderr
+    assert "runpy" not in process.stderr
+    assert f"{os.sep}gapless{os.sep}" not in process.stderr
 
 
 def test_a_folder_with_a_main(write, plain_python, fake_gapless):
@@ -157,17 +157,17 @@ def test_a_folder_with_a_main(write, plain_python, fake_gapless):
 def test_no_such_module(name, write, fake_gapless):
     write("pack/__init__.py", "")
     write("empty/__init__.py", "")
-    seen = fake_gapless("check", "-q", "-m", name)
-    assert seen.returncode == 2
-    assert seen.stderr.startswith("gapless: no module named ")
-    assert len(seen.stderr.splitlines()) == 1
+    process = fake_gapless("check", "-q", "-m", name)
+    assert process.returncode == 2
+    assert process.stderr.startswith("gapless: no module named ")
+    assert len(process.stderr.splitlines()) == 1
 
 
 def test_a_module_that_misses_another_is_the_scripts_affair(write, fake_gapless):
     write("train.py", "import not_there\n")
-    seen = fake_gapless("check", "-q", "-m", "train")
-    assert seen.returncode == 1
-    assert "ModuleNotFoundError: No module named 'not_there'" in seen.stderr
+    process = fake_gapless("check", "-q", "-m", "train")
+    assert process.returncode == 1
+    assert "ModuleNotFoundError: No module named 'not_there'" in process.stderr
 
 
 LOOP = """import gpu
@@ -187,20 +187,20 @@ def assert_a_sync_in_each_of(steady, report):
 
 def test_stops_after_enough_steps(write, fake_gapless):
     write("train.py", LOOP.format(n=1000, after="print(i)"))
-    seen = fake_gapless("check", "train.py")
-    assert seen.returncode == 0
-    assert seen.stdout.splitlines()[:12] == [*map(str, range(11)), ""]
-    assert_a_sync_in_each_of(10, seen.stdout)
-    assert "reached the end" not in seen.stdout
-    assert "gapless: stopped after 12 steps" in seen.stderr
-    assert "Traceback" not in seen.stderr
+    process = fake_gapless("check", "train.py")
+    assert process.returncode == 0
+    assert process.stdout.splitlines()[:12] == [*map(str, range(11)), ""]
+    assert_a_sync_in_each_of(10, process.stdout)
+    assert "reached the end" not in process.stdout
+    assert "gapless: stopped after 12 steps" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_all_steps(write, fake_gapless):
     write("train.py", LOOP.format(n=30, after="pass"))
-    seen = fake_gapless("check", "--steps", "all", "train.py")
-    assert "reached the end" in seen.stdout
-    assert_a_sync_in_each_of(28, seen.stdout)
+    process = fake_gapless("check", "--steps", "all", "train.py")
+    assert "reached the end" in process.stdout
+    assert_a_sync_in_each_of(28, process.stdout)
 
 
 SWALLOWING = """import gpu
@@ -216,11 +216,11 @@ print('reached the end')
 
 def test_a_script_that_cannot_be_stopped(write, fake_gapless):
     write("train.py", SWALLOWING)
-    seen = fake_gapless("check", "--steps", "1", "train.py")
-    assert seen.stdout.count("swallowed") == 5
-    assert "reached the end" in seen.stdout
-    assert "could not be stopped" in " ".join(seen.stdout.split())
-    assert seen.returncode == 0
+    process = fake_gapless("check", "--steps", "1", "train.py")
+    assert process.stdout.count("swallowed") == 5
+    assert "reached the end" in process.stdout
+    assert "could not be stopped" in " ".join(process.stdout.split())
+    assert process.returncode == 0
 
 
 CONSEQUENCES = {
@@ -233,10 +233,10 @@ CONSEQUENCES = {
 @pytest.mark.parametrize("consequence", CONSEQUENCES.values(), ids=CONSEQUENCES)
 def test_what_follows_from_stopping_is_no_failure(consequence, write, fake_gapless):
     write("train.py", SWALLOWING.replace("print('swallowed')", consequence))
-    seen = fake_gapless("check", "-q", "--steps", "1", "train.py")
-    assert seen.returncode == 0
-    assert "Traceback" not in seen.stderr
-    assert "Only 3 training steps ran" in seen.stdout
+    process = fake_gapless("check", "-q", "--steps", "1", "train.py")
+    assert process.returncode == 0
+    assert "Traceback" not in process.stderr
+    assert "Only 3 training steps ran" in process.stdout
 
 
 def test_training_in_a_thread(write, fake_gapless):
@@ -245,11 +245,11 @@ def test_training_in_a_thread(write, fake_gapless):
         "import gpu, threading\ndef work():\n    while True:\n        gpu.wait()\n        gpu.step()\n"
         "t = threading.Thread(target=work)\nt.start()\nt.join()\nprint('joined')\n",
     )
-    seen = fake_gapless("check", "-q", "--steps", "1", "train.py")
-    assert "joined" in seen.stdout
-    assert seen.stderr == ""
-    assert seen.returncode == 0
-    assert "Only 3 training steps ran" in seen.stdout
+    process = fake_gapless("check", "-q", "--steps", "1", "train.py")
+    assert "joined" in process.stdout
+    assert process.stderr == ""
+    assert process.returncode == 0
+    assert "Only 3 training steps ran" in process.stdout
 
 
 def test_threads_that_wait_for_a_stopped_script(write, fake_gapless):
@@ -259,27 +259,27 @@ def test_threads_that_wait_for_a_stopped_script(write, fake_gapless):
         "threading.Thread(target=threading.Event().wait).start()\n"
         "while True:\n    gpu.step()\n",
     )
-    seen = fake_gapless("check", "-q", "--steps", "1", "train.py")
-    assert seen.returncode == 0
-    assert "exiting although 1 of the script's threads did not end" in seen.stderr
-    assert seen.stdout.endswith("at exit\n")
+    process = fake_gapless("check", "-q", "--steps", "1", "train.py")
+    assert process.returncode == 0
+    assert "exiting although 1 of the script's threads did not end" in process.stderr
+    assert process.stdout.endswith("at exit\n")
 
 
 def test_failing_after_some_steps_still_reports(write, fake_gapless):
     write("train.py", LOOP.format(n=5, after="assert i < 4, 'lost'"))
-    seen = fake_gapless("check", "-q", "train.py")
-    assert seen.returncode == 1
-    assert "AssertionError: lost" in seen.stderr
-    assert_a_sync_in_each_of(3, seen.stdout)
-    assert "The script failed (AssertionError: lost)" in " ".join(seen.stdout.split())
+    process = fake_gapless("check", "-q", "train.py")
+    assert process.returncode == 1
+    assert "AssertionError: lost" in process.stderr
+    assert_a_sync_in_each_of(3, process.stdout)
+    assert "The script failed (AssertionError: lost)" in " ".join(process.stdout.split())
 
 
 def test_what_cannot_be_emulated_is_one_line(write, fake_gapless):
     write("train.py", "import gpu\ngpu.wait()\ngpu.impossible()\n")
-    seen = fake_gapless("check", "-q", "train.py")
-    assert seen.returncode == 3
-    assert "Traceback" not in seen.stderr
-    text = " ".join(seen.stdout.split())
+    process = fake_gapless("check", "-q", "train.py")
+    assert process.returncode == 3
+    assert "Traceback" not in process.stderr
+    text = " ".join(process.stdout.split())
     assert "train.py:3: a Triton kernel needs a GPU: run it on one" in text
     assert text.startswith("train.py was stopped before its first step: train.py:3: a Triton kernel needs")
     assert "Why: 1 sync until then." in text
@@ -345,19 +345,19 @@ def test_hard_exit_is_reported_once_and_saved(leave, write, fake_gapless, tmp_pa
     write("train.py", LOOP.format(n=4, after="pass") + "import atexit, os, threading\n" + leave)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    seen = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py", TMPDIR=str(temporary))
-    assert seen.returncode == 6
-    assert_a_sync_in_each_of(2, seen.stdout)
+    process = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py", TMPDIR=str(temporary))
+    assert process.returncode == 6
+    assert_a_sync_in_each_of(2, process.stdout)
     assert json.loads((tmp_path / "run.gapless.json").read_bytes())["session"]["ending"]["status"] == 6
-    assert seen.stdout.count("1 sync in every step") == 1
-    assert "on" not in seen.stdout.splitlines()
+    assert process.stdout.count("1 sync in every step") == 1
+    assert "on" not in process.stdout.splitlines()
     assert list(temporary.iterdir()) == []
 
 
 def test_saves_where_it_was_started(write, fake_gapless, tmp_path):
     write("train.py", "import os\nos.mkdir('elsewhere')\nos.chdir('elsewhere')\n")
-    seen = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py")
-    assert seen.returncode == 0
+    process = fake_gapless("check", "-q", "-o", "run.gapless.json", "train.py")
+    assert process.returncode == 0
     assert (tmp_path / "run.gapless.json").exists()
     assert list(Path(tmp_path, "elsewhere").iterdir()) == []
 

@@ -43,10 +43,10 @@ def test_what_is_wrong_is_said(text: str, told: str) -> None:
 @given(st.text(max_size=20))
 def test_any_text_is_read_or_refused_in_a_sentence(text: str) -> None:
     try:
-        asked = parse(text)
+        bounds = parse(text)
     except UsageError:
         return
-    assert 0 <= asked.least <= asked.most
+    assert 0 <= bounds.least <= bounds.most
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def train(write) -> Path:
 
 
 def found(document: dict, code: str) -> dict:
-    (one,) = [one for one in document["findings"] if one["code"] == code]
-    return one
+    (finding,) = [finding for finding in document["findings"] if finding["code"] == code]
+    return finding
 
 
 def line_of(code: str) -> int:
@@ -79,10 +79,10 @@ def waits_for(fetch: dict) -> str:
 
 
 def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
-    seen = python(*CHECK, "-f", "json", "-o", "run.json", "train.py", "0.005", "map", "0")
-    assert seen.returncode == 0, seen.stderr
-    assert "measuring the loader at train.py:19 (about 1 s; --no-loader skips this)" in seen.stderr
-    document = json.loads(seen.stdout.splitlines()[-1])
+    process = python(*CHECK, "-f", "json", "-o", "run.json", "train.py", "0.005", "map", "0")
+    assert process.returncode == 0, process.stderr
+    assert "measuring the loader at train.py:19 (about 1 s; --no-loader skips this)" in process.stderr
+    document = json.loads(process.stdout.splitlines()[-1])
     one = found(document, "GAP301")
     assert document["findings"][0] == one  # what costs most comes first
     assert one["line"]["line"] == line_of("loader = DataLoader(")
@@ -112,22 +112,22 @@ def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
 
 def test_what_it_yields_wrongly_fails_the_gate(train, python):
     words = ("--loader-budget", "6", "-f", "json", "--fail-on", "GAP31", "train.py", "0", "stream", "2")
-    seen = python(*CHECK, *words)
-    document = json.loads(seen.stdout.splitlines()[-1])
+    process = python(*CHECK, *words)
+    document = json.loads(process.stdout.splitlines()[-1])
     one = found(document, "GAP311")
     # Whether the end of the epoch was seen depends on how busy the machine is, and what it means does not.
     whole = "each of 2 workers yields all 60 items, so an epoch has 120"
     (evidence,) = one["evidence"]
     assert evidence == whole or re.fullmatch(r"all 2 workers yield the same first \d+ items", evidence)
     assert one["line"]["line"] == line_of("for index in range(60)") - 1
-    assert seen.returncode == 1
-    assert "GAP311 at 1 line (--fail-on)" in seen.stderr
+    assert process.returncode == 1
+    assert "GAP311 at 1 line (--fail-on)" in process.stderr
 
 
 def test_no_look_at_loaders(train, python):
-    seen = python(*CHECK, "--no-loader", "-f", "json", "-o", "run.json", "train.py", "0.005", "map", "0")
-    assert "measuring" not in seen.stderr
-    codes = [one["code"] for one in json.loads(seen.stdout.splitlines()[-1])["findings"]]
+    process = python(*CHECK, "--no-loader", "-f", "json", "-o", "run.json", "train.py", "0.005", "map", "0")
+    assert "measuring" not in process.stderr
+    codes = [finding["code"] for finding in json.loads(process.stdout.splitlines()[-1])["findings"]]
     assert not [code for code in codes if code.startswith("GAP3")]
     refused = python("-m", "gapless", "loader", "run.json")
     assert refused.returncode == 3
@@ -136,14 +136,14 @@ def test_no_look_at_loaders(train, python):
 
 def test_the_loader_of_a_process_that_the_script_starts(train, python):
     """That of this process, which fed no step, does not take its place, nor in what is saved."""
-    seen = python(*CHECK, "-f", "json", "-o", "run.json", "train.py", "0.005", "spawn", "0")
-    assert seen.returncode == 0, seen.stderr
-    told = json.loads(seen.stdout.splitlines()[-1])
-    assert found(told, "GAP301")["line"]["line"] == 19
-    assert "waiting for data" in told["verdict"]
-    assert [one["made"]["line"] for one in told["loaders"]] == [19]
+    process = python(*CHECK, "-f", "json", "-o", "run.json", "train.py", "0.005", "spawn", "0")
+    assert process.returncode == 0, process.stderr
+    data = json.loads(process.stdout.splitlines()[-1])
+    assert found(data, "GAP301")["line"]["line"] == 19
+    assert "waiting for data" in data["verdict"]
+    assert [loader["made"]["line"] for loader in data["loaders"]] == [19]
     again = json.loads(python("-m", "gapless", "show", "-f", "json", "run.json").stdout)
-    assert found(again, "GAP301") == found(told, "GAP301")
+    assert found(again, "GAP301") == found(data, "GAP301")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -74,9 +74,9 @@ def test_it_fits_or_not(saved, capsys) -> None:
 
 
 def test_json_has_findings_and_steps(saved, capsys) -> None:
-    found = json.loads(run(capsys, "-f", "json", "--search", "-q", saved[0])[1])
-    assert [one["code"] for one in found["findings"]] == ["GAP405"]
-    (memory,) = found["memory"]
+    data = json.loads(run(capsys, "-f", "json", "--search", "-q", saved[0])[1])
+    assert [finding["code"] for finding in data["findings"]] == ["GAP405"]
+    (memory,) = data["memory"]
     assert len(memory["ends"]) == 12
     assert memory["growth"][0]["line"]["code"].startswith("kept.append")
 
@@ -111,6 +111,6 @@ def test_what_compiled_code_needs_is_at_most_what_its_lines_need(compiled: bool,
             function(weight).backward()
             optimizer.step()
             optimizer.zero_grad()
-    told = report(emulator.session()).verdict
-    assert told.sentence.startswith(begin)
-    assert ("this is an upper limit" in told.why[0]) == compiled
+    verdict = report(emulator.session()).verdict
+    assert verdict.sentence.startswith(begin)
+    assert ("this is an upper limit" in verdict.why[0]) == compiled

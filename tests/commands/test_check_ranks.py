@@ -21,21 +21,21 @@ pytest.importorskip("torch")
 )
 def test_refusals(options, said, write, python):
     write("train.py", "print('ran')\n")
-    seen = python("-m", "gapless", "check", *options)
-    assert seen.returncode == 2
-    assert said in " ".join(seen.stderr.split())
-    assert "ran" not in seen.stdout
+    process = python("-m", "gapless", "check", *options)
+    assert process.returncode == 2
+    assert said in " ".join(process.stderr.split())
+    assert "ran" not in process.stdout
 
 
 def test_a_script_named_like_a_launcher_is_none(write, python):
     write("accelerate_loop.py", "import os\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'])\n")
-    seen = python("-m", "gapless", "check", "-q", "--world-size", "4", "--rank", "3", "accelerate_loop.py")
-    assert seen.returncode == 0, seen.stderr
-    assert seen.stdout.splitlines()[0] == "3 4"
+    process = python("-m", "gapless", "check", "-q", "--world-size", "4", "--rank", "3", "accelerate_loop.py")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[0] == "3 4"
 
 
 def test_a_launcher_beside_it_is_refused(write, python):
     write("train.py", "print('ran')\n")
-    seen = python("-m", "gapless", "check", "--world-size", "4", "train.py", WORLD_SIZE="2", RANK="0")
-    assert seen.returncode == 2
-    assert "a launcher has started this process as one of 2 ranks" in " ".join(seen.stderr.split())
+    process = python("-m", "gapless", "check", "--world-size", "4", "train.py", WORLD_SIZE="2", RANK="0")
+    assert process.returncode == 2
+    assert "a launcher has started this process as one of 2 ranks" in " ".join(process.stderr.split())

@@ -185,7 +185,7 @@ def test_show_of_what_is_no_session(tmp_path, capsys):
 
 
 def test_a_reader_that_leaves_early(python):
-    seen = python(
+    process = python(
         "-c",
         "import subprocess, sys\n"
         "p = subprocess.Popen([sys.executable, '-m', 'gapless', 'rule'], stdout=subprocess.PIPE,"
@@ -193,4 +193,4 @@ def test_a_reader_that_leaves_early(python):
         "p.stdout.close()\n"
         "print(p.stderr.read(), p.wait())\n",
     )
-    assert seen.stdout == "b'' 0\n"
+    assert process.stdout == "b'' 0\n"

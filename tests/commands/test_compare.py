@@ -107,10 +107,10 @@ def test_json(tmp_path, capsys):
     assert status == 0
     assert (document["format"], document["version"], document["kind"]) == ("gapless-report", 2, "comparison")
     assert document["verdict"].startswith("The step takes 600 µs instead of 1,000")
-    made = document["comparison"]
-    assert (made["of"], made["per"]) == ("profiles", "step")
-    assert made["length"]["after"] == pytest.approx(600_000)
-    assert made["before"]["name"] == str(before)
+    comparison = document["comparison"]
+    assert (comparison["of"], comparison["per"]) == ("profiles", "step")
+    assert comparison["length"]["after"] == pytest.approx(600_000)
+    assert comparison["before"]["name"] == str(before)
 
 
 def test_saved_profiles_and_traces_go_together(tmp_path, capsys):
@@ -198,9 +198,9 @@ class TestTheGate:
     @pytest.mark.parametrize(("bound", "status"), [(50, 1), (66, 1), (67, 0), (100, 0)])
     def test_time(self, bound, status, tmp_path, capsys):
         fast, slow = loop(tmp_path / "a.json", 100), loop(tmp_path / "b.json", 500)
-        seen = run(capsys, "--fail-on-regression", bound, fast, slow)
-        assert seen[0] == status
-        assert ("67 % more time than before, over the limit of" in seen[2]) == bool(status)
+        result = run(capsys, "--fail-on-regression", bound, fast, slow)
+        assert result[0] == status
+        assert ("67 % more time than before, over the limit of" in result[2]) == bool(status)
         assert run(capsys, "--fail-on-regression", bound, slow, fast)[0] == 0
 
     def test_waits(self, tmp_path, capsys):
@@ -225,8 +225,10 @@ class TestTheGate:
     def test_nothing_to_divide_by(self):
         side = Side(name="x")
         length = Measure(name="waits", before=0, after=1, unit="waits")
-        made = Comparison(sentence="", of="sessions", per="step", before=side, after=side, length=length)
-        assert regression(made, 5)[0].startswith("more syncs than before")
+        comparison = Comparison(
+            sentence="", of="sessions", per="step", before=side, after=side, length=length
+        )
+        assert regression(comparison, 5)[0].startswith("more syncs than before")
 
     def test_each_new_finding_is_named_with_its_line(self, tmp_path, capsys):
         """Two waits are gone and two have come: as many as before, and no gate passes it."""
@@ -373,12 +375,12 @@ class TestCallables:
         document = json.loads(out)
         assert status == 1
         assert (document["kind"], document["level"]) == ("proof", "failed")
-        made = document["proof"]
-        assert document["verdict"] == made["verdict"]
-        assert made["same"] is False
-        assert made["time"] is None
-        assert [cost["waits"] for cost in made["costs"]] == [2, 0]
-        failed = {case["name"]: case for case in made["cases"] if case["outcome"] == "differs"}
+        proof = document["proof"]
+        assert document["verdict"] == proof["verdict"]
+        assert proof["same"] is False
+        assert proof["time"] is None
+        assert [cost["waits"] for cost in proof["costs"]] == [2, 0]
+        failed = {case["name"]: case for case in proof["cases"] if case["outcome"] == "differs"}
         assert failed["empty mask"]["differences"][0]["where"] == "output"
 
     def test_methods_expressions_and_modules(self, losses, capsys):
@@ -399,7 +401,7 @@ class TestCallables:
 
         words = ("losses.py:original", "losses.py:wrong", *self.quick)
         run(capsys, *words)
-        assert [one.name for one in losses.parent.iterdir() if one.suffix == ".pt"] == []
+        assert [path.name for path in losses.parent.iterdir() if path.suffix == ".pt"] == []
         run(capsys, *words, "-o", "failed.pt")
         saved = torch.load("failed.pt")
         assert saved["case"] == "empty mask"
@@ -412,33 +414,33 @@ class TestCallables:
 
     def test_time_is_measured_and_marked(self, losses, capsys):
         words = ("losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--seconds", 0.05)
-        made = json.loads(run(capsys, "-f", "json", *words, "--device", "cpu")[1])["proof"]
-        assert made["time"]["clock"] == "CPU"
-        assert made["time"]["rounds"] >= 8
+        proof = json.loads(run(capsys, "-f", "json", *words, "--device", "cpu")[1])["proof"]
+        assert proof["time"]["clock"] == "CPU"
+        assert proof["time"]["rounds"] >= 8
         assert "CPU time" in run(capsys, *words, "--device", "cpu")[1]
 
     @pytest.mark.parametrize(("faster", "status"), [("before", 1), ("after", 0), ("neither", 0)])
     def test_slower_fails_where_it_is_asked_for(self, faster, status, losses, capsys, monkeypatch):
         from gapless.commands import _proof
 
-        made = _proof.proof(
+        proof = _proof.proof(
             "losses.py:original", "losses.py:fixed", {"inputs": "losses.py:inputs", "seconds": 0}
         )
-        one = Interval(median=1.0, low=1.0, high=1.0)
+        interval_ = Interval(median=1.0, low=1.0, high=1.0)
         timing = Timing(
-            before=Duration(total=one),
-            after=Duration(total=one),
-            ratio=one,
+            before=Duration(total=interval_),
+            after=Duration(total=interval_),
+            ratio=interval_,
             faster=faster,
             clock="GPU",
             calls=(1, 1),
             rounds=6,
         )
-        monkeypatch.setattr(_proof, "proof", lambda *_: msgspec.structs.replace(made, time=timing))
+        monkeypatch.setattr(_proof, "proof", lambda *_: msgspec.structs.replace(proof, time=timing))
         assert run(capsys, "losses.py:original", "losses.py:fixed")[0] == 0
-        seen = run(capsys, "losses.py:original", "losses.py:fixed", "--fail-if-slower")
-        assert seen[0] == status
-        assert ("AFTER is slower" in seen[2]) == bool(status)
+        result = run(capsys, "losses.py:original", "losses.py:fixed", "--fail-if-slower")
+        assert result[0] == status
+        assert ("AFTER is slower" in result[2]) == bool(status)
 
     def test_a_sweep(self, losses, capsys):
         words = ("losses.py:original", "losses.py:fixed", "--inputs", "losses.py:inputs", "--device", "cpu")
@@ -504,10 +506,10 @@ class TestCallables:
     )
     def test_what_is_wrong_is_told_in_a_line(self, words, status, told, losses, capsys):
         (losses.parent / "b.json").write_text('{"traceEvents": []}')
-        seen = run(capsys, *words)
-        assert (seen[0], seen[1]) == (status, "")
-        assert told in seen[2]
-        assert seen[2].count("\n") == 1
+        result = run(capsys, *words)
+        assert (result[0], result[1]) == (status, "")
+        assert told in result[2]
+        assert result[2].count("\n") == 1
 
     def test_an_original_that_raises_is_shown_with_its_own_frames(self, losses, capsys):
         status, out, err = run(capsys, "losses.py:broken", "losses.py:fixed", *self.quick)
@@ -529,9 +531,9 @@ class TestCallables:
             "from gapless.commands import main\n"
             "sys.exit(main(['compare', 'losses.py:a', 'losses.py:b', '--inputs', 'losses.py:c']))\n"
         )
-        seen = plain_python("-c", code)
-        assert (seen.returncode, seen.stdout) == (2, "")
-        assert seen.stderr == (
+        process = plain_python("-c", code)
+        assert (process.returncode, process.stdout) == (2, "")
+        assert process.stderr == (
             "gapless: comparing callables runs them and so needs PyTorch: pip install torch\n"
         )
 
@@ -593,27 +595,27 @@ class TestPublicTraces:
 
     def test_four_workers_instead_of_none(self, capsys):
         """The TensorBoard plugin says 55.5 and 70.3 % utilization, and 33.4 % data loading in the first."""
-        made = self.compared(capsys, "resnet50_num_workers_0", "resnet50_num_workers_4")
-        assert made["per"] == "step"
-        assert made["length"]["after"] < 0.85 * made["length"]["before"]
-        causes = {row["name"]: row for row in made["causes"]}
+        compared = self.compared(capsys, "resnet50_num_workers_0", "resnet50_num_workers_4")
+        assert compared["per"] == "step"
+        assert compared["length"]["after"] < 0.85 * compared["length"]["before"]
+        causes = {row["name"]: row for row in compared["causes"]}
         assert causes["input"]["after"] < 0.1 * causes["input"]["before"]
-        used = next(row for row in made["measures"] if row["name"] == "GPU utilization")
+        used = next(row for row in compared["measures"] if row["name"] == "GPU utilization")
         assert (used["before"], used["after"]) == (
             pytest.approx(0.555, abs=0.001),
             pytest.approx(0.703, abs=0.001),
         )
-        loading = next(row for row in made["split"] if row["name"] == "data loading")
-        assert loading["before"] / made["length"]["before"] == pytest.approx(0.334, abs=0.001)
-        better = [row["before"]["code"] for row in made["findings"] if row["state"] in ("gone", "less")]
+        loading = next(row for row in compared["split"] if row["name"] == "data loading")
+        assert loading["before"] / compared["length"]["before"] == pytest.approx(0.334, abs=0.001)
+        better = [row["before"]["code"] for row in compared["findings"] if row["state"] in ("gone", "less")]
         assert "GAP301" in better
 
     def test_masks_that_were_removed(self, capsys):
-        made = self.compared(capsys, "amg_example_trace-c14b", "asdf_True-41e7")
-        assert made["per"] == "trace"
-        assert made["idle"]["after"] < 0.5 * made["idle"]["before"]
-        assert any("no steps are marked" in note for note in made["notes"])
+        compared = self.compared(capsys, "amg_example_trace-c14b", "asdf_True-41e7")
+        assert compared["per"] == "trace"
+        assert compared["idle"]["after"] < 0.5 * compared["idle"]["before"]
+        assert any("no steps are marked" in note for note in compared["notes"])
 
     def test_two_steps_of_a_tiny_trace(self, capsys):
-        made = self.compared(capsys, "trace_compare-base", "trace_compare-test")
-        assert made["before"]["steps"] == made["after"]["steps"] == 2
+        compared = self.compared(capsys, "trace_compare-base", "trace_compare-test")
+        assert compared["before"]["steps"] == compared["after"]["steps"] == 2

@@ -74,12 +74,12 @@ def test_a_compiler_that_fails_costs_a_note(
     monkeypatch.setattr(again, "compile_again", end)
     monkeypatch.setattr(_compiled, "MAX_COMPILE_SECONDS", 0.3)
     monkeypatch.setattr(forked, "_GRACE_SECONDS", 0.0 if end is hangs else 60.0)
-    seen = Session(notes=("before",))
+    session = Session(notes=("before",))
     with Emulator(compiled=True) as emulator:
         torch.compile(lambda x: x + 1)(torch.zeros(2, device="cuda"))
-        found = _compiled.with_compiled(seen, emulator, lambda text: None)
-    assert found.compiled == ()
-    assert found.notes == ("before", f"graph breaks and recompilations were not checked: {said}")
+        compiled = _compiled.with_compiled(session, emulator, lambda text: None)
+    assert compiled.compiled == ()
+    assert compiled.notes == ("before", f"graph breaks and recompilations were not checked: {said}")
 
 
 class Net(torch.nn.Module):
@@ -94,9 +94,9 @@ def test_callables_that_share_a_graph_have_one_each(dry: bool) -> None:
         second = torch.compile(Net())
         for net in (first, second, second):
             net(torch.ones(4, device="cuda"))
-        found = _compiled.with_compiled(Session(), emulator, lambda text: None)
-    assert [(one.calls, one.graphs, one.shapes) for one in found.compiled] == [(1, 1, 1), (2, 1, 1)]
-    assert not list(notes(found.compiled))
+        compiled = _compiled.with_compiled(Session(), emulator, lambda text: None)
+    assert [(one.calls, one.graphs, one.shapes) for one in compiled.compiled] == [(1, 1, 1), (2, 1, 1)]
+    assert not list(notes(compiled.compiled))
 
 
 def test_what_a_child_process_compiles_is_compiled_again(
@@ -104,7 +104,9 @@ def test_what_a_child_process_compiles_is_compiled_again(
 ) -> None:
     write("spawns.py", SPAWNS)
     saved = tmp_path / "run.gapless.json"
-    seen = python("-m", "gapless", "check", "--no-loader", "--no-prices", "-q", "-o", str(saved), "spawns.py")
-    assert seen.returncode == 0, seen.stderr
-    (one,) = load(str(saved)).compiled
-    assert (one.name, one.calls, one.broken) == ("work.read", 3, 1)
+    process = python(
+        "-m", "gapless", "check", "--no-loader", "--no-prices", "-q", "-o", str(saved), "spawns.py"
+    )
+    assert process.returncode == 0, process.stderr
+    (compiled,) = load(str(saved)).compiled
+    assert (compiled.name, compiled.calls, compiled.broken) == ("work.read", 3, 1)

@@ -61,13 +61,13 @@ def test_a_model_of_many_gigabytes_is_checked_and_the_report_says_what_was_assum
     assert "numbers that the script prints are assumed (--values computes them)" in done.stderr
     printed, *_, report = done.stdout.strip().splitlines()
     assert printed == "0 True"
-    found = json.loads(report)
-    assert found["environment"]["dry"]
-    assert found["steps"]["waits_per_step"] == 1
-    (assumed,) = found["assumptions"]
+    data = json.loads(report)
+    assert data["environment"]["dry"]
+    assert data["steps"]["waits_per_step"] == 1
+    (assumed,) = data["assumptions"]
     assert (assumed["kind"], assumed["stack"][0]["line"], assumed["times"]) == ("float", 13, 6)
     assert 5 < assumed["value"] < 10  # the logarithm of a thousand and something
-    assert any("train.py:13" in line and "--assume" in line for line in found["not_seen"])
+    assert any("train.py:13" in line and "--assume" in line for line in data["not_seen"])
 
 
 def test_the_user_says_what_is_read(python: Callable[..., Any], write: Callable[[str, str], Path]) -> None:
@@ -87,13 +87,11 @@ def test_a_script_that_takes_long_goes_on_without_values_and_one_that_does_not_k
     done = python("-m", "gapless", "check", *words)
     assert done.returncode == 0, done.stderr
     assert "no values from train.py:4 on" in done.stderr
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    assert found["environment"]["dry"]
-    assert found["switch"]["line"]["line"] == 4
-    assert found["steps"]["waits_per_step"] == 1
-    assert any(
-        "from train.py:4 on are assumed (`--values` computes them)" in one for one in found["not_seen"]
-    )
+    data = json.loads(done.stdout.strip().splitlines()[-1])
+    assert data["environment"]["dry"]
+    assert data["switch"]["line"]["line"] == 4
+    assert data["steps"]["waits_per_step"] == 1
+    assert any("from train.py:4 on are assumed (`--values` computes them)" in one for one in data["not_seen"])
 
     write("train.py", textwrap.dedent(SCRIPT).replace("0_000", "").replace("1_000", "10").replace("16", "4"))
     small, valued = (python("-m", "gapless", "check", "-q", *more, *words) for more in ((), ("--values",)))
@@ -115,13 +113,13 @@ def test_a_script_that_fails_on_an_assumed_value_is_run_again_with_values(
     assert done.returncode == 0, done.stderr
     assert "running it again with values" in done.stderr
     assert "trained" not in done.stdout  # what it prints is not shown twice
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    assert not found["environment"]["dry"]
-    assert found["steps"]["seen"] == 4
-    assert found["failed_dry"]["where"] == "train.py:8"
-    assert "train.py:7" in found["failed_dry"]["assumed"][0]
-    assert found["verdict"].startswith("Checked with values: without them the script failed at train.py:8. ")
-    assert "AssertionError" in " ".join(found["why"])
+    data = json.loads(done.stdout.strip().splitlines()[-1])
+    assert not data["environment"]["dry"]
+    assert data["steps"]["seen"] == 4
+    assert data["failed_dry"]["where"] == "train.py:8"
+    assert "train.py:7" in data["failed_dry"]["assumed"][0]
+    assert data["verdict"].startswith("Checked with values: without them the script failed at train.py:8. ")
+    assert "AssertionError" in " ".join(data["why"])
 
 
 def test_a_dry_run_that_is_asked_for_says_first_that_an_assumed_value_may_be_why_it_failed(
@@ -155,6 +153,6 @@ def test_what_is_assumed_is_written_in_one_way(
     script = tmp_path / "train.py"
     script.write_text("print('ran')\n")
     assert main(["check", *words, str(script)]) == 2
-    seen = capsys.readouterr()
-    assert says in seen.err
-    assert "ran" not in seen.out
+    output = capsys.readouterr()
+    assert says in output.err
+    assert "ran" not in output.out

@@ -40,15 +40,18 @@ def train(write):
 
 def findings(document):
     return {
-        (one["line"]["line"], one["code"]): (one["frequency"]["when"], one["frequency"]["waits"])
-        for one in document["findings"]
+        (finding["line"]["line"], finding["code"]): (
+            finding["frequency"]["when"],
+            finding["frequency"]["waits"],
+        )
+        for finding in document["findings"]
     }
 
 
 def test_a_script_is_found_out(train, python):
-    seen = python("-m", "gapless", "check", "-q", "-f", "json", "--gpu", "h100", "train.py")
-    assert seen.returncode == 0, seen.stderr
-    document = json.loads(seen.stdout.splitlines()[-1])
+    process = python("-m", "gapless", "check", "-q", "-f", "json", "--gpu", "h100", "train.py")
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout.splitlines()[-1])
     assert findings(document) == {
         (13, "GAP101"): ("every-step", 1),
         (16, "GAP112"): ("every-step", 1),
@@ -62,18 +65,18 @@ def test_a_script_is_found_out(train, python):
 
 
 def test_the_whole_run(train, python):
-    seen = python("-m", "gapless", "check", "-q", "-f", "json", "--steps", "all", "train.py")
-    assert seen.stdout.startswith("loss")
-    document = json.loads(seen.stdout.splitlines()[-1])
+    process = python("-m", "gapless", "check", "-q", "-f", "json", "--steps", "all", "train.py")
+    assert process.stdout.startswith("loss")
+    document = json.loads(process.stdout.splitlines()[-1])
     assert findings(document)[19, "GAP101"] == ("evaluation", 1)
     assert document["steps"]["seen"] == 40
     assert document["ending"]["how"] == "finished"
 
 
 def test_no_such_gpu(train, python):
-    seen = python("-m", "gapless", "check", "--gpu", "voodoo2", "train.py")
-    assert (seen.returncode, seen.stdout) == (2, "")
-    assert seen.stderr.startswith("gapless: unknown GPU 'voodoo2'")
+    process = python("-m", "gapless", "check", "--gpu", "voodoo2", "train.py")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith("gapless: unknown GPU 'voodoo2'")
 
 
 def test_two_ranks_under_torchrun(write, python, tmp_path):
@@ -99,9 +102,9 @@ while True:
 """,
     )
     words = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gapless")
-    seen = python("-m", *words, "check", "-q", "-o", "run.gapless.json", "train.py")
-    assert seen.returncode == 0, seen.stderr
-    assert seen.stdout.count("1 sync in every step") == 1
+    process = python("-m", *words, "check", "-q", "-o", "run.gapless.json", "train.py")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("1 sync in every step") == 1
     assert sorted(path.name for path in tmp_path.glob("*.json")) == [
         "run.gapless.json",
         "run.rank1.gapless.json",

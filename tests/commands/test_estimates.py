@@ -28,9 +28,9 @@ def train(write):
     return write("train.py", TRAIN)
 
 
-def document(seen):
-    assert seen.returncode == 0, seen.stderr
-    return json.loads(seen.stdout.splitlines()[-1])
+def document(process):
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def test_prices_are_estimated_and_shown_again(train, python, tmp_path):
@@ -40,7 +40,7 @@ def test_prices_are_estimated_and_shown_again(train, python, tmp_path):
     of = checked["estimate"]
     assert of["gpu"] == "NVIDIA A100-SXM4-80GB"
     assert 0 < of["device"] < of["step"]["likely"] < 10_000_000
-    (price,) = [one["price"] for one in checked["findings"] if one["price"]]
+    (price,) = [finding["price"] for finding in checked["findings"] if finding["price"]]
     assert 0 <= price["last"] < of["step"]["likely"]
     assert (tmp_path / "run.json").stat().st_size < 200_000
     again = document(python("-m", "gapless", "show", "-f", "json", "run.json"))
@@ -53,7 +53,7 @@ def test_no_prices(train, python):
         python("-m", "gapless", "check", "-q", "--steps", "1", "--no-prices", "-f", "json", "train.py")
     )
     assert checked["estimate"] is None
-    assert all(one["price"] is None for one in checked["findings"])
+    assert all(finding["price"] is None for finding in checked["findings"])
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_no_prices(train, python):
     ids=["no profile", "no prices", "missing"],
 )
 def test_what_cannot_be_calibrated_with_is_said_before_the_script_runs(train, python, words, told):
-    seen = python("-m", "gapless", "check", *words, "train.py")
-    assert seen.returncode in (2, 3)
-    assert told in seen.stderr
-    assert seen.stdout == ""
+    process = python("-m", "gapless", "check", *words, "train.py")
+    assert process.returncode in (2, 3)
+    assert told in process.stderr
+    assert process.stdout == ""
 
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "segmentation"
@@ -83,7 +83,9 @@ def test_every_wait_of_the_segmentation_example_has_a_price(python):
         script = str(EXAMPLES / f"{stage}.py")
         words = ("-m", "gapless", "check", "-q", "--no-loader", "--steps", "2", "-f", "json", script, *sizes)
         checked[stage] = document(python(*words))
-    inside = [one for one in checked["original"]["findings"] if one["frequency"]["when"] == "every-step"]
+    inside = [
+        finding for finding in checked["original"]["findings"] if finding["frequency"]["when"] == "every-step"
+    ]
     assert sum(len(one["spots"]) or 1 for one in inside) == 6  # one of them in backward of another
     assert all(one["price"]["last"] > 0 for one in inside)
     assert checked["original"]["estimate"]["prices"]["all"] > max(one["price"]["last"] for one in inside)

@@ -50,9 +50,9 @@ class Script(Rerun):
 
 
 def find(script: type[Script], text: str = "batch_size:8..256", *words: str) -> tuple[Session, str]:
-    told = io.StringIO()
-    made = Finder(parse(text), script((), ("train.py", *words)), Progress(told, None))()
-    return made, told.getvalue()
+    stream = io.StringIO()
+    made = Finder(parse(text), script((), ("train.py", *words)), Progress(stream, None))()
+    return made, stream.getvalue()
 
 
 def test_the_largest_that_fits_is_found_and_said() -> None:
@@ -60,9 +60,9 @@ def test_the_largest_that_fits_is_found_and_said() -> None:
     search = session.search
     assert search is not None
     assert (search.argument, search.found, search.words) == ("batch_size", 56, "--batch_size=56")
-    assert [one.value for one in search.attempts] == [8, 16, 55, 56, 57, 58]
-    assert [one.fits for one in search.attempts] == [True, True, True, True, False, False]
-    assert all(one.needs == one.value * GIB // 4 for one in search.attempts)
+    assert [attempt.value for attempt in search.attempts] == [8, 16, 55, 56, 57, 58]
+    assert [attempt.fits for attempt in search.attempts] == [True, True, True, True, False, False]
+    assert all(attempt.needs == attempt.value * GIB // 4 for attempt in search.attempts)
     verdict = report(session).verdict
     assert verdict.sentence == "batch_size=56 is the largest that fits the Tesla T4, of 8 to 256"
     assert verdict.why[:3] == (
@@ -186,10 +186,13 @@ def test_end_to_end(python, write) -> None:
     pytest.importorskip("torch", minversion="2.10")
     write("train.py", SCRIPT)
     options = ("--gpu", "t4", "--steps", "1", "--find", "batch_size:1..2", "-o", "run.json", "-f", "json")
-    seen = python("-m", "gapless", "check", *options, "train.py")
-    assert seen.returncode == 0, seen.stderr
-    told = json.loads(seen.stdout.splitlines()[-1])
-    assert told["verdict"] == "batch_size=1 is the largest that fits the Tesla T4, of 1 to 2"
-    assert [(one["value"], one["fits"]) for one in told["search"]["attempts"]] == [(1, True), (2, False)]
-    assert told["script"] == ["train.py", "--batch-size=1"]
-    assert "gapless: batch_size=2: does not fit" in seen.stderr
+    process = python("-m", "gapless", "check", *options, "train.py")
+    assert process.returncode == 0, process.stderr
+    data = json.loads(process.stdout.splitlines()[-1])
+    assert data["verdict"] == "batch_size=1 is the largest that fits the Tesla T4, of 1 to 2"
+    assert [(attempt["value"], attempt["fits"]) for attempt in data["search"]["attempts"]] == [
+        (1, True),
+        (2, False),
+    ]
+    assert data["script"] == ["train.py", "--batch-size=1"]
+    assert "gapless: batch_size=2: does not fit" in process.stderr

@@ -40,8 +40,8 @@ FINISHES = BEGIN + "print(x.sum().item())\n"
 )
 def test_the_first_sentence_says_why_there_was_no_step(script, first, write, python):
     write("train.py", script)
-    seen = python("-m", "gapless", "check", "-q", "train.py")
-    text = " ".join(seen.stdout.split())
+    process = python("-m", "gapless", "check", "-q", "train.py")
+    text = " ".join(process.stdout.split())
     assert first in text[: len(first) + 60]
     assert ("recognizes steps by" in text) == (script is FINISHES)
 
@@ -65,10 +65,10 @@ def test_the_first_sentence_says_why_there_was_no_step(script, first, write, pyt
 def test_a_script_that_a_launcher_should_start_is_told_how(message, world, hinted):
     ending = Ending(how="error", status=1, message=message)
     environment = Environment(world_size=world, emulated=True)
-    found = report(Session(script=("train.py",), environment=environment, ending=ending))
-    assert found.verdict.sentence.startswith(f"train.py failed before its first step: {message}")
+    result = report(Session(script=("train.py",), environment=environment, ending=ending))
+    assert result.verdict.sentence.startswith(f"train.py failed before its first step: {message}")
     hint = " (`--world-size N` runs it as one of N ranks)"
-    assert found.verdict.sentence.endswith(hint) == hinted
+    assert result.verdict.sentence.endswith(hint) == hinted
 
 
 @pytest.mark.parametrize("table", ["os.environ", "{}"])
@@ -95,9 +95,9 @@ def test_what_failed_before_its_first_step_is_not_said_to_fit(ending, said):
     memory.alloc("weights", 16 << 20, kind="parameter")
     run = memory.run(origin="emulated", gpu="Tesla T4", limit=100 << 20, total_memory=612 << 20)
     environment = Environment(device="Tesla T4", emulated=True)
-    found = report(Session(script=("train.py",), environment=environment, ending=ending, memory=(run,)))
-    assert found.verdict.sentence.startswith(said)
-    assert contradictions(found) == []
+    result = report(Session(script=("train.py",), environment=environment, ending=ending, memory=(run,)))
+    assert result.verdict.sentence.startswith(said)
+    assert contradictions(result) == []
 
 
 def test_a_capture_that_is_refused_is_why(write, python):

@@ -37,7 +37,7 @@ def test_one_gpu_is_no_table_and_one_with_a_price_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "price", "told"),
+    ("gpus", "price", "text"),
     [
         ("a100,b100", "", "unknown GPU 'b100'. Did you mean"),
         ("a100,", "", "--gpu 'a100,' has an empty name"),
@@ -53,8 +53,8 @@ def test_one_gpu_is_no_table_and_one_with_a_price_is() -> None:
         ("a100,l4", "a100=1,,l4=2", "--price 'a100=1,,l4=2' has an empty name"),
     ],
 )
-def test_what_is_wrong_is_said(gpus: str | None, price: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told.replace("'", "['‘’]").replace("(", "\\(")):
+def test_what_is_wrong_is_said(gpus: str | None, price: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text.replace("'", "['‘’]").replace("(", "\\(")):
         choose_gpus(gpus, price)
 
 
@@ -91,9 +91,9 @@ def test_a_million_tokens_cost_what_their_steps_take() -> None:
     done = Throughput(samples=Count(number=8), tokens=Count(number=512))
     step = Range(1, 2_000_000, 3_000_000)
     free = Offer(gpu="x", step=step, throughput=done, unit="tokens")
-    (one,) = with_costs([msgspec.structs.replace(free, price=3600.0)], (), None, 1000)
-    assert one.each == 512
-    assert (one.cost, one.epoch, one.run) == (pytest.approx(3.90625), -1.0, pytest.approx(2.0))
+    (offer,) = with_costs([msgspec.structs.replace(free, price=3600.0)], (), None, 1000)
+    assert offer.each == 512
+    assert (offer.cost, offer.epoch, offer.run) == (pytest.approx(3.90625), -1.0, pytest.approx(2.0))
     assert with_costs([free], (), Estimate(step=step), 0) == (free,)
 
 
@@ -113,9 +113,9 @@ def test_what_is_late_is_late_on_every_gpu(overlapped: bool, waits: tuple[int, i
         Offer(gpu="own", step=fast, throughput=done, unit="samples", price=3600.0, emulated=True),
         Offer(gpu="slower", step=slow, throughput=done, unit="samples", price=3600.0),
     ]
-    found = with_costs(gpus, (), estimate, 0)
-    assert tuple(one.waiting.likely for one in found) == waits
-    assert [one.cost for one in found] == [pytest.approx(one.whole.likely / 8e3) for one in found]
+    costs = with_costs(gpus, (), estimate, 0)
+    assert tuple(one.waiting.likely for one in costs) == waits
+    assert [offer.cost for offer in costs] == [pytest.approx(offer.whole.likely / 8e3) for offer in costs]
 
 
 def test_gpus_that_leave_too_little_for_nccl_are_named() -> None:
@@ -123,15 +123,15 @@ def test_gpus_that_leave_too_little_for_nccl_are_named() -> None:
     small = Offer(gpu="NVIDIA L4", fits=True, needs=21 * gib, has=22 * gib, step=Range(1, 2, 3))
     large = msgspec.structs.replace(small, gpu="NVIDIA H100", has=79 * gib)
     memory = MemoryReport(sentence="", nccl=Buffers(groups=1, least=2 * gib, most=3 * gib))
-    found = Report(
+    report = Report(
         verdict=Verdict(sentence=""), environment=Environment(), offers=(small, large), memory=(memory,)
     )
-    (why,) = offers_sentence(found)
+    (why,) = offers_sentence(report)
     assert why == "It fits both GPUs (too little is left for NCCL on the L4)"
-    made = offers_table(found)
-    assert made is not None
-    assert [row.cells[1] for row in made.rows] == ["by itself", "yes"]
-    assert any("NCCL takes 2–3 GiB for 1 process group more" in one for one in made.notes)
+    table = offers_table(report)
+    assert table is not None
+    assert [row.cells[1] for row in table.rows] == ["by itself", "yes"]
+    assert any("NCCL takes 2–3 GiB for 1 process group more" in note for note in table.notes)
 
 
 SCRIPT = """\
@@ -174,7 +174,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory):
 def test_parts_of_the_peak_are_those_of_a_hand_reckoning(asked) -> None:
     """The peak is in backward, between the two layers: the first one's gradients are not there yet."""
     (made,) = asked[0]["memory"]
-    parts = {one["kind"]: one for one in made["peak"]["parts"]}
+    parts = {part["kind"]: part for part in made["peak"]["parts"]}
     assert parts["parameter"]["bytes"] == WEIGHTS
     assert parts["optimizer"]["bytes"] == 2 * WEIGHTS
     assert parts["gradient"]["bytes"] == 4 * (1024 * 256 + 256)
@@ -184,7 +184,7 @@ def test_parts_of_the_peak_are_those_of_a_hand_reckoning(asked) -> None:
     assert parts["batch"]["bytes"] == 4 * 8192 * 256
     assert parts["workspace"]["bytes"] == 2 * 8_519_680
     allocated = made["peak"]["allocated"]
-    assert 0 <= allocated - sum(one["bytes"] for one in parts.values()) < 512 * 40
+    assert 0 <= allocated - sum(part["bytes"] for part in parts.values()) < 512 * 40
 
 
 def test_flops_and_samples_are_those_of_a_hand_reckoning(asked) -> None:
@@ -235,8 +235,8 @@ def test_a_gpu_that_is_too_small_is_told_from_one_that_is_not(python, write) -> 
     held = "held = torch.empty(12 * 2**30, dtype=torch.uint8, device='cuda')"  # nobody writes to it
     write("train.py", SCRIPT.replace("8192", "64").replace("big =", f"{held}\nbig ="))
     words = ("--gpu", "a100,rtx4060,t4", "--steps", "1", "--no-loader", "-f", "json")
-    seen = python("-m", "gapless", "check", "-q", *words, "train.py")
-    assert seen.returncode == 0, seen.stderr
-    a100, small, t4 = json.loads(seen.stdout.splitlines()[-1])["offers"]
+    process = python("-m", "gapless", "check", "-q", *words, "train.py")
+    assert process.returncode == 0, process.stderr
+    a100, small, t4 = json.loads(process.stdout.splitlines()[-1])["offers"]
     assert (a100["fits"], small["fits"], t4["fits"]) == (True, False, True)
     assert small["needs"] - small["has"] > 4 << 30

@@ -130,25 +130,25 @@ SCRIPTS = {
 
 def checked(write, python, script: str, *options: str):
     write("infer.py", BEGIN + script)
-    seen = python("-m", "gapless", "check", "-q", "--no-loader", *options, "infer.py")
-    assert seen.returncode == 0, seen.stderr
-    return seen.stdout
+    process = python("-m", "gapless", "check", "-q", "--no-loader", *options, "infer.py")
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.mark.parametrize(("script", "noun", "sentence", "loop"), SCRIPTS.values(), ids=SCRIPTS)
 def test_iterations_are_priced_and_called_what_they_are(script, noun, sentence, loop, write, python):
-    told = json.loads(checked(write, python, script, "-f", "json").splitlines()[-1])
-    assert (told["steps"]["seen"], told["steps"]["noun"]) == (12, noun)
-    assert told["ending"]["how"] == "enough-steps"
-    assert told["verdict"].startswith(sentence)
-    assert told["per"] == f"per {noun}"
-    assert told["estimate"]["step"]["likely"] > 0
-    assert told["do_first"][0]["before"] == told["estimate"]["step"]["likely"]
-    facts = " ".join(told["facts"])
+    data = json.loads(checked(write, python, script, "-f", "json").splitlines()[-1])
+    assert (data["steps"]["seen"], data["steps"]["noun"]) == (12, noun)
+    assert data["ending"]["how"] == "enough-steps"
+    assert data["verdict"].startswith(sentence)
+    assert data["per"] == f"per {noun}"
+    assert data["estimate"]["step"]["likely"] > 0
+    assert data["do_first"][0]["before"] == data["estimate"]["step"]["likely"]
+    facts = " ".join(data["facts"])
     assert ("samples/s" in facts) != (noun == "token")
     assert ("tokens/s" in facts) == (noun in ("token", "request"))
     assert loop in facts
-    words = [told["verdict"], *told["why"], *told["facts"], *told["not_seen"], *told["notes"]]
+    words = [data["verdict"], *data["why"], *data["facts"], *data["not_seen"], *data["notes"]]
     text = " ".join(re.sub(r"`[^`]*`", "", each).replace("denoising step", "") for each in words)
     assert not re.search(r"\bsteps?\b|training", text), text
 
@@ -162,20 +162,20 @@ def test_the_text_has_the_same_words(write, python):
 
 def test_tasks_that_answer_requests_are_iterations_of_one_loop(write, python):
     """Each of them calls the model once: none has a loop of its own."""
-    told = json.loads(checked(write, python, REQUESTS, "--steps", "all", "-f", "json").splitlines()[-1])
-    assert told["steps"]["seen"] == 40
-    assert not told["steps"].get("side_by_side")
-    assert told["steps"]["waits_per_step"] == pytest.approx(1, abs=0.15)
-    assert "GAP101" in [one["code"] for one in told["findings"]]
-    assert "Nothing worth fixing" not in told["verdict"]
+    data = json.loads(checked(write, python, REQUESTS, "--steps", "all", "-f", "json").splitlines()[-1])
+    assert data["steps"]["seen"] == 40
+    assert not data["steps"].get("side_by_side")
+    assert data["steps"]["waits_per_step"] == pytest.approx(1, abs=0.15)
+    assert "GAP101" in [finding["code"] for finding in data["findings"]]
+    assert "Nothing worth fixing" not in data["verdict"]
 
 
 def test_tokens_of_a_library(write, python):
     pytest.importorskip("transformers")
-    told = json.loads(checked(write, python, LIBRARY_GENERATION, "-f", "json").splitlines()[-1])
-    assert told["steps"]["noun"] == "token"
-    assert told["per"] == "per token"
-    assert "tokens/s" in " ".join(told["facts"])
+    data = json.loads(checked(write, python, LIBRARY_GENERATION, "-f", "json").splitlines()[-1])
+    assert data["steps"]["noun"] == "token"
+    assert data["per"] == "per token"
+    assert "tokens/s" in " ".join(data["facts"])
 
 
 def test_a_loop_of_functions_and_tensors_has_iterations_that_end_with_their_last_sync(write, python):
@@ -191,13 +191,13 @@ def classify(x):
 for x, y in images(320):
     right += (classify(x.flatten(1).cuda()).argmax(1) == y.cuda()).sum().item()
 """
-    told = json.loads(checked(write, python, script, "-f", "json").splitlines()[-1])
-    assert (told["steps"]["seen"], told["steps"]["noun"]) == (40, "batch")
-    assert told["verdict"].startswith("3 syncs in every batch")
-    assert "the sync at infer.py:" in told["steps"]["source"]
-    assert told["estimate"]["step"]["likely"] > 0
-    assert "samples/s" in " ".join(told["facts"])
-    set_up = [one["frequency"] for one in told["findings"] if one["line"]["line"] == 8]
+    data = json.loads(checked(write, python, script, "-f", "json").splitlines()[-1])
+    assert (data["steps"]["seen"], data["steps"]["noun"]) == (40, "batch")
+    assert data["verdict"].startswith("3 syncs in every batch")
+    assert "the sync at infer.py:" in data["steps"]["source"]
+    assert data["estimate"]["step"]["likely"] > 0
+    assert "samples/s" in " ".join(data["facts"])
+    set_up = [finding["frequency"] for finding in data["findings"] if finding["line"]["line"] == 8]
     assert {(one["when"], one["total"]) for one in set_up} == {("set-up", 6)}
 
 
@@ -243,12 +243,12 @@ def test_a_list_that_grows_is_named_with_its_line_in_words_of_its_own(write, pyt
     assert "Memory grows by 16 KiB in every batch and would fill the GPU after" in " ".join(first.split())
     saved = str(tmp_path / "run.json")
     assert main(["memory", "-q", saved]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "bound `kept`, or clear it" in told
-    assert "infer.py:11 │ kept.append(net(x.flatten(1).cuda()))" in told
-    assert "the list `kept` keeps 16 KiB more in each batch" in told
-    assert "· 10 batches ·" in told
-    assert not re.search(r"\bsteps?\b", told), told
+    text = " ".join(capsys.readouterr().out.split())
+    assert "bound `kept`, or clear it" in text
+    assert "infer.py:11 │ kept.append(net(x.flatten(1).cuda()))" in text
+    assert "the list `kept` keeps 16 KiB more in each batch" in text
+    assert "· 10 batches ·" in text
+    assert not re.search(r"\bsteps?\b", text), text
     assert main(["show", "-f", "html", saved]) == 0
     page = Page(capsys.readouterr().out)
     assert (page.drawn("memory")["noun"], page.drawn("memory")["nouns"]) == ("batch", "batches")
@@ -262,13 +262,13 @@ def test_a_script_that_trains_later_is_not_stopped_before(write, python):
         "for i in range(20):\n"
         "    model(x).sum().backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
     )
-    told = json.loads(checked(write, python, script, "-f", "json").splitlines()[-1])
-    assert told["steps"]["source"] == "SGD.step"
-    assert told["steps"].get("noun", "step") == "step"
-    assert told["verdict"].startswith("Nothing worth fixing: no syncs in 10 training steps")
+    data = json.loads(checked(write, python, script, "-f", "json").splitlines()[-1])
+    assert data["steps"]["source"] == "SGD.step"
+    assert data["steps"].get("noun", "step") == "step"
+    assert data["verdict"].startswith("Nothing worth fixing: no syncs in 10 training steps")
 
 
 def test_all_of_them_where_the_user_wants_all(write, python):
-    told = json.loads(checked(write, python, EVALUATION, "--steps", "all", "-f", "json").splitlines()[-1])
-    assert told["steps"]["seen"] == 40
-    assert told["ending"].get("how", "finished") == "finished"
+    data = json.loads(checked(write, python, EVALUATION, "--steps", "all", "-f", "json").splitlines()[-1])
+    assert data["steps"]["seen"] == 40
+    assert data["ending"].get("how", "finished") == "finished"

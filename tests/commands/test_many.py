@@ -42,13 +42,13 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def spans(results: list[Any]) -> list[Any]:
-    return [one.span if isinstance(one, Profile) else str(one) for one in results]
+    return [result.span if isinstance(result, Profile) else str(result) for result in results]
 
 
 def test_one_file_is_read_in_this_process(files: Callable[..., list[str]]) -> None:
-    (found,) = analyze_many(files("7"), reading.read)
-    assert isinstance(found, Profile)
-    assert (found.span, found.rank) == (7, os.getpid())
+    (profile,) = analyze_many(files("7"), reading.read)
+    assert isinstance(profile, Profile)
+    assert (profile.span, profile.rank) == (7, os.getpid())
 
 
 def test_nothing_to_read(files: Callable[..., list[str]]) -> None:
@@ -72,8 +72,8 @@ def test_results_come_in_the_order_of_the_files_from_other_processes(
     assert spans(found)[::2] == [1, 2, 3]
     assert str(found[1]) == f"{paths[1]} is no trace"
     assert str(found[3]).startswith(f"{paths[3]} does not fit in this machine's memory")
-    assert [one.path for one in found if isinstance(one, Profile)] == paths[::2]
-    assert os.getpid() not in {one.rank for one in found if isinstance(one, Profile)}
+    assert [report.path for report in found if isinstance(report, Profile)] == paths[::2]
+    assert os.getpid() not in {profile.rank for profile in found if isinstance(profile, Profile)}
     assert told == [(number, 5) for number in range(1, 6)]
 
 
@@ -199,7 +199,7 @@ class TestRay:
             2,
             f"Ray could not read {paths[3]}: ZeroDivisionError: a defect",
         ]
-        assert [one.path for one in found if isinstance(one, Profile)] == [paths[0], paths[2]]
+        assert [report.path for report in found if isinstance(report, Profile)] == [paths[0], paths[2]]
         assert told == [1, 2, 3, 4]
         assert ray.calls == ["init", "shutdown"]
 

@@ -61,13 +61,13 @@ def test_a_report(capsys, snapshot):
 
 def test_json_has_everything(capsys, snapshot):
     status, out, _ = run(capsys, "-f", "json", snapshot)
-    found = json.loads(out)
+    data = json.loads(out)
     assert status == 0
-    assert (found["format"], found["version"], found["kind"]) == ("gapless-report", 2, "memory")
-    (found,) = found["memory"]
-    assert found["baseline"]["mallocs"] == 21
-    assert found["fidelity"]["exact"] is True
-    assert found["peak"]["owners"][0]["line"]["file"] == "/home/me/model.py"
+    assert (data["format"], data["version"], data["kind"]) == ("gapless-report", 2, "memory")
+    (data,) = data["memory"]
+    assert data["baseline"]["mallocs"] == 21
+    assert data["fidelity"]["exact"] is True
+    assert data["peak"]["owners"][0]["line"]["file"] == "/home/me/model.py"
 
 
 def test_settings_to_try(capsys, snapshot):

@@ -68,42 +68,44 @@ def saved_elsewhere(seen, tmp_path):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_one_signal_lets_the_report_come(name, check):
-    seen = check(SIGNALS_DURING_THE_REPORT.format(numbers=f"[signal.{name}]"))
-    assert seen.returncode == 0, seen.stderr
-    assert "train.py:3" in seen.stdout
-    assert "finishing the report without further measurements" in seen.stderr
+    report = check(SIGNALS_DURING_THE_REPORT.format(numbers=f"[signal.{name}]"))
+    assert report.returncode == 0, report.stderr
+    assert "train.py:3" in report.stdout
+    assert "finishing the report without further measurements" in report.stderr
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_second_signal_saves_and_leaves(name, status, check, tmp_path):
-    seen = check(SIGNALS_DURING_THE_REPORT.format(numbers=f"[signal.{name}] * 2"))
-    assert seen.returncode == status
-    assert seen.stdout == ""
-    assert "Traceback" not in seen.stderr
-    assert len(saved_elsewhere(seen, tmp_path).marks) == 5
+    report = check(SIGNALS_DURING_THE_REPORT.format(numbers=f"[signal.{name}] * 2"))
+    assert report.returncode == status
+    assert report.stdout == ""
+    assert "Traceback" not in report.stderr
+    assert len(saved_elsewhere(report, tmp_path).marks) == 5
 
 
 def test_a_session_that_was_asked_for_is_named_instead(check, tmp_path):
-    seen = check(SIGNALS_DURING_THE_REPORT.format(numbers="[signal.SIGTERM] * 2"), "-o", "run.json")
-    assert "stopped before the report was written; the session is saved: gapless show run.json" in seen.stderr
+    report = check(SIGNALS_DURING_THE_REPORT.format(numbers="[signal.SIGTERM] * 2"), "-o", "run.json")
+    assert (
+        "stopped before the report was written; the session is saved: gapless show run.json" in report.stderr
+    )
     assert len(load(str(tmp_path / "run.json")).marks) == 5
     assert not list((tmp_path / "temporary").glob("gapless-*.json"))
 
 
 def test_ignored_signals_stay_ignored(check):
     change = SIGNALS_DURING_THE_REPORT.format(numbers="[signal.SIGHUP] * 3")
-    seen = check(change + "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n")
-    assert seen.returncode == 0
-    assert "train.py:3" in seen.stdout
-    assert "finishing" not in seen.stderr
+    report = check(change + "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n")
+    assert report.returncode == 0
+    assert "train.py:3" in report.stdout
+    assert "finishing" not in report.stderr
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 def test_a_report_that_cannot_be_written_is_saved(number, check, tmp_path):
-    seen = check(FAILING_STREAM.format(number=number))
-    assert seen.returncode == 3
-    assert f"cannot write the report: {os.strerror(number)}; the session is saved" in seen.stderr
-    assert len(saved_elsewhere(seen, tmp_path).marks) == 5
+    report = check(FAILING_STREAM.format(number=number))
+    assert report.returncode == 3
+    assert f"cannot write the report: {os.strerror(number)}; the session is saved" in report.stderr
+    assert len(saved_elsewhere(report, tmp_path).marks) == 5
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
@@ -112,7 +114,7 @@ def test_a_pipe_that_nobody_reads_is_no_error_and_loses_nothing(write, tmp_path)
     (tmp_path / "temporary").mkdir()
     read, written = os.pipe()
     os.close(read)
-    seen = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(HERE / "fake_gapless.py"), "check", "-q", "train.py"],
         cwd=tmp_path,
         env={**fork_server.ENVIRONMENT, "TMPDIR": str(tmp_path / "temporary")},
@@ -123,6 +125,6 @@ def test_a_pipe_that_nobody_reads_is_no_error_and_loses_nothing(write, tmp_path)
         check=False,
     )
     os.close(written)
-    assert seen.returncode == 0
-    assert "the report's reader has gone" in seen.stderr
-    assert len(saved_elsewhere(seen, tmp_path).marks) == 5
+    assert result.returncode == 0
+    assert "the report's reader has gone" in result.stderr
+    assert len(saved_elsewhere(result, tmp_path).marks) == 5

@@ -75,8 +75,8 @@ def ranks() -> Report:
 
 def checked(python, tmp_path: Path, script: Path, *options: str) -> Report:
     saved = tmp_path / "run.gapless.json"
-    seen = python("-m", "gapless", "check", "-q", *options, "-o", str(saved), str(script))
-    assert seen.returncode == 0, seen.stderr
+    process = python("-m", "gapless", "check", "-q", *options, "-o", str(saved), str(script))
+    assert process.returncode == 0, process.stderr
     return gapless.report(gapless.load(saved))
 
 
@@ -96,9 +96,9 @@ def test_speed_and_cost_are_of_the_step_with_its_wait(python, tmp_path, write):
         pytest.skip("the machine is too busy to measure the loader")
     assert estimate.waiting.likely > 10_000_000
     assert report.verdict.sentence.startswith("It fits both GPUs; cheapest: L4 at")
-    for one in report.offers:
-        assert one.each == 16
-        assert one.cost == pytest.approx(1e6 / 16 * one.whole.likely / 3600e9 * one.price)
+    for offer in report.offers:
+        assert offer.each == 16
+        assert offer.cost == pytest.approx(1e6 / 16 * offer.whole.likely / 3600e9 * offer.price)
 
 
 class TestItFindsWhatIsWrong:
@@ -122,9 +122,9 @@ class TestItFindsWhatIsWrong:
         )
 
     def test_it_is_right_as_it_stands(self):
-        found = self.report()
-        assert contradictions(found) == []
-        assert {one.name for one in told(renderer("text")(found, WIDE))} > {"step", "samples per second"}
+        report = self.report()
+        assert contradictions(report) == []
+        assert {one.name for one in told(renderer("text")(report, WIDE))} > {"step", "samples per second"}
 
     def test_a_step_of_another_length(self):
         report = self.report()
@@ -146,14 +146,16 @@ class TestItFindsWhatIsWrong:
         again = msgspec.structs.replace(first, before=first.after + 5e6, after=first.after)
         other = msgspec.structs.replace(report.verdict, do_first=(first, again))
         assert any(
-            "begins with" in one for one in contradictions(msgspec.structs.replace(report, verdict=other))
+            "begins with" in contradiction
+            for contradiction in contradictions(msgspec.structs.replace(report, verdict=other))
         )
 
     def test_syncs_that_are_not_those_of_the_findings(self):
         report = self.report()
         other = msgspec.structs.replace(report.steps, waits_per_step=report.steps.waits_per_step + 1)
         assert any(
-            "syncs per step" in one for one in contradictions(msgspec.structs.replace(report, steps=other))
+            "syncs per step" in contradiction
+            for contradiction in contradictions(msgspec.structs.replace(report, steps=other))
         )
 
     def test_idleness_that_the_gpus_work_leaves_no_room_for(self):
@@ -161,8 +163,8 @@ class TestItFindsWhatIsWrong:
         assert report.estimate is not None
         busy = msgspec.structs.replace(report.estimate, device=report.estimate.whole.likely * 9 // 10)
         assert any(
-            "but the GPU works for 90 %" in one
-            for one in contradictions(msgspec.structs.replace(report, estimate=busy))
+            "but the GPU works for 90 %" in contradiction
+            for contradiction in contradictions(msgspec.structs.replace(report, estimate=busy))
         )
 
     def test_a_limit_that_is_none(self):
@@ -184,7 +186,7 @@ class TestItFindsWhatIsWrong:
 
     def test_a_late_rank_that_is_not_late_in_the_table(self):
         report = ranks()
-        in_time = tuple(msgspec.structs.replace(one, late=0.0) for one in report.ranks)
+        in_time = tuple(msgspec.structs.replace(rank, late=0.0) for rank in report.ranks)
         found = contradictions(msgspec.structs.replace(report, ranks=in_time))
         assert any("but in the table it is 0 µs late" in one for one in found)
 

@@ -146,10 +146,10 @@ def test_nothing_but_the_writer_replaces_or_opens_files_for_writing() -> None:
     }
     allowed |= {"commands/_output.py", "commands/_again.py", "capture/profiling_others.py"}
     source = Path(output.__file__).parents[1]
-    found = {
+    paths = {
         str(path.relative_to(source))
         for path in source.rglob("*.py")
         if "rules/" not in str(path) and own.search(path.read_text())
     }
-    assert found <= allowed
+    assert paths <= allowed
     assert issubclass(UnreadableInput, Exception)

@@ -62,10 +62,10 @@ def words(text: str) -> str:
 
 
 def test_recorded_stopped_and_explained(profile, python, tmp_path):
-    seen = profile("--all")
-    assert seen.returncode == 0
-    assert "trained" not in seen.stdout
-    text = words(seen.stdout)
+    process = profile("--all")
+    assert process.returncode == 0
+    assert "trained" not in process.stdout
+    text = words(process.stdout)
     assert "(NVIDIA Paper Tiger, 3 steps)" in text
     assert " gapless-profile/times/rank0.pt.trace.json.gz " in text
     assert "train.py:10 in read │ total += loss.item()" in text
@@ -91,27 +91,27 @@ def test_recorded_stopped_and_explained(profile, python, tmp_path):
 def test_lines_of_a_script_elsewhere(write, python):
     write("deep/train.py", "import os\nos.chdir('/')\n" + TRAIN)
     command = (str(HERE / "profiled_gpu.py"), "profile", *SHORT, "--all", "deep/train.py", "100", "-1", "0")
-    seen = python(*command)
-    assert seen.returncode == 0, seen.stderr
-    assert "train.py:12 in read │ total += loss.item()" in words(seen.stdout)
+    process = python(*command)
+    assert process.returncode == 0, process.stderr
+    assert "train.py:12 in read │ total += loss.item()" in words(process.stdout)
 
 
 def test_json_and_a_bound(profile, tmp_path):
-    seen = profile("-f", "json", "--fail-on", "GAP1", "--no-prices", "-o", "elsewhere/of/it")
-    report = json.loads(seen.stdout.strip().splitlines()[-1])
+    process = profile("-f", "json", "--fail-on", "GAP1", "--no-prices", "-o", "elsewhere/of/it")
+    report = json.loads(process.stdout.strip().splitlines()[-1])
     assert report["profile"]["recording"]["stacks"] == "frames"
-    assert "GAP101" in {one["code"] for one in report["findings"]}
-    assert seen.returncode == 1
-    assert "(--fail-on)" in seen.stderr
+    assert "GAP101" in {finding["code"] for finding in report["findings"]}
+    assert process.returncode == 1
+    assert "(--fail-on)" in process.stderr
     assert (tmp_path / "elsewhere/of/it/times/rank0.pt.trace.json.gz").exists()
 
 
 def test_a_script_that_fails_keeps_its_status_and_what_was_recorded(profile):
-    seen = profile(script=("100", "4", "0"))
-    assert seen.returncode == 1
-    assert "ValueError: no luck" in seen.stderr.splitlines()
-    assert "gapless/" not in seen.stderr
-    text = words(seen.stdout)
+    process = profile(script=("100", "4", "0"))
+    assert process.returncode == 1
+    assert "ValueError: no luck" in process.stderr.splitlines()
+    assert "gapless/" not in process.stderr
+    text = words(process.stdout)
     assert "2 steps" in text or "3 steps" in text
     assert "The script ended after 2 recorded steps of 3" in text
     assert "Lines are unknown: no steps were recorded with Python stacks" in text
@@ -119,10 +119,10 @@ def test_a_script_that_fails_keeps_its_status_and_what_was_recorded(profile):
 
 @pytest.mark.parametrize(("status", "told"), [("0", 3), ("7", 7)])
 def test_a_script_that_ends_too_early(profile, status, told, tmp_path):
-    seen = profile(script=("2", "-1", status))
-    assert seen.returncode == told
-    assert "trained" in seen.stdout
-    assert seen.stderr.count("nothing was recorded: the script ended after 2 steps") == 1
+    process = profile(script=("2", "-1", status))
+    assert process.returncode == told
+    assert "trained" in process.stdout
+    assert process.stderr.count("nothing was recorded: the script ended after 2 steps") == 1
     assert not list((tmp_path / FOLDER).rglob("*.gz"))
 
 
@@ -143,11 +143,11 @@ def test_two_ranks_are_explained_together(write, tmp_path):
 
 def test_without_a_gpu(write, python):
     write("train.py", TRAIN)
-    seen = python("-m", "gapless", "profile", "train.py", CUDA_VISIBLE_DEVICES="")
-    assert seen.returncode == 2
-    assert seen.stdout == ""
-    assert len(seen.stderr.strip().splitlines()) == 2
-    assert "gapless check" in seen.stderr
+    process = python("-m", "gapless", "profile", "train.py", CUDA_VISIBLE_DEVICES="")
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert len(process.stderr.strip().splitlines()) == 2
+    assert "gapless check" in process.stderr
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_without_a_gpu(write, python):
     ],
 )
 def test_usage(python, options, told):
-    seen = python(str(HERE / "profiled_gpu.py"), "profile", *options)
-    assert seen.returncode == 2
-    assert told in seen.stderr
+    process = python(str(HERE / "profiled_gpu.py"), "profile", *options)
+    assert process.returncode == 2
+    assert told in process.stderr
 
 
 class Clock:
@@ -178,14 +178,14 @@ class Clock:
 
 def test_ranks_that_never_come_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    one = ProfileConclusion.__new__(ProfileConclusion)
+    conclusion = ProfileConclusion.__new__(ProfileConclusion)
     said = []
-    one.progress = type("Progress", (), {"waiting": lambda self, missing: said.append(missing)})()
-    one.recipe = type("Recipe", (), {"folder": tmp_path})()
+    conclusion.progress = type("Progress", (), {"waiting": lambda self, missing: said.append(missing)})()
+    conclusion.recipe = type("Recipe", (), {"folder": tmp_path})()
     for rank in (0, 2):
         (tmp_path / f".rank{rank}.ended").touch()
     clock = Clock()
-    assert one._wait_for_others(clock.sleep, clock) == ["no word from 2 ranks: 1, 3"]
+    assert conclusion._wait_for_others(clock.sleep, clock) == ["no word from 2 ranks: 1, 3"]
     assert said == [2]
     assert clock.now > 59
     assert not list(tmp_path.iterdir())

@@ -72,15 +72,15 @@ def lacking(limit: int = 100) -> Session:
 
 def test_layers_and_their_largest_part_are_worth_checkpointing() -> None:
     session = lacking()
-    found = [one.option for one in candidates(session, report(session).memory)]
-    assert found == ["checkpoint=Block", "checkpoint=Mlp"]
+    options = [candidate.option for candidate in candidates(session, report(session).memory)]
+    assert options == ["checkpoint=Block", "checkpoint=Mlp"]
 
 
 def test_what_fits_needs_no_remedy() -> None:
     session = lacking(400)
-    made = report(session)
-    assert list(candidates(session, made.memory)) == list(calculate_attempts(session, made.memory)) == []
-    assert "fits" in made.verdict.facts[0]
+    result = report(session)
+    assert list(candidates(session, result.memory)) == list(calculate_attempts(session, result.memory)) == []
+    assert "fits" in result.verdict.facts[0]
 
 
 def test_states_are_reckoned_by_their_bytes() -> None:
@@ -100,13 +100,13 @@ def test_the_verdict_names_what_was_tried_before_what_is_reckoned() -> None:
     tried = Attempt(what="checkpoint `Block` (layers[*])", fits=True, needs=60 * MIB, has=100 * MIB)
     failed = Attempt(what="checkpoint `Mlp`", failed="ValueError: no")
     rest = tuple(calculate_attempts(session, report(session).memory))
-    told = report(msgspec.structs.replace(session, remedies=(failed, tried, *rest)))
-    changes = [one.what for one in told.verdict.do_first]
+    result = report(msgspec.structs.replace(session, remedies=(failed, tried, *rest)))
+    changes = [change.what for change in result.verdict.do_first]
     assert changes[0] == "checkpoint `Block` (layers[*])"
     assert changes[-1].endswith("(reckoned)")
-    assert told.verdict.level == "failed"
-    (made,) = [one for one in told.tables if one.title == "What would make it fit"]
-    assert made.rows[0].cells[0] == "checkpoint `Mlp`"
+    assert result.verdict.level == "failed"
+    (table,) = [one for one in result.tables if one.title == "What would make it fit"]
+    assert table.rows[0].cells[0] == "checkpoint `Mlp`"
 
 
 def test_a_change_that_leaves_too_little_for_nccl_says_so() -> None:
@@ -114,12 +114,12 @@ def test_a_change_that_leaves_too_little_for_nccl_says_so() -> None:
     session = msgspec.structs.replace(lacking(), programme=Programme(entries=(reduce,)))
     tight = Attempt(what="checkpoint `Block`", fits=True, needs=60 * MIB, has=100 * MIB)
     ample = Attempt(what="--batch-size 1", fits=True, needs=60 * MIB, has=9000 * MIB)
-    told = report(msgspec.structs.replace(session, remedies=(tight, ample)))
-    changes = {one.what for one in told.verdict.do_first}
+    result = report(msgspec.structs.replace(session, remedies=(tight, ample)))
+    changes = {change.what for change in result.verdict.do_first}
     assert {"checkpoint `Block` (leaves too little for NCCL)", "--batch-size 1"} <= changes
-    (made,) = [one for one in told.tables if one.title == "What would make it fit"]
-    assert [row.cells[1] for row in made.rows] == ["by itself", "yes"]
-    (note,) = [one for one in made.notes if "NCCL" in one]
+    (table,) = [one for one in result.tables if one.title == "What would make it fit"]
+    assert [row.cells[1] for row in table.rows] == ["by itself", "yes"]
+    (note,) = [one for one in table.notes if "NCCL" in one]
     assert "checkpoint `Block` leaves 40 MiB" in note
     assert "--batch-size 1" not in note
 
@@ -127,10 +127,10 @@ def test_a_change_that_leaves_too_little_for_nccl_says_so() -> None:
 def test_where_nothing_helps_the_closest_is_named() -> None:
     session = lacking(40)
     short = Attempt(what="checkpoint `Block`", needs=60 * MIB, has=40 * MIB)
-    told = report(msgspec.structs.replace(session, remedies=(short,)))
+    result = report(msgspec.structs.replace(session, remedies=(short,)))
     assert any(
         why == "None of 1 change alone makes it fit; closest: checkpoint `Block`, 20 MiB short"
-        for why in told.verdict.why
+        for why in result.verdict.why
     )
 
 
@@ -149,9 +149,11 @@ def growing(how: str = "enough-steps") -> Session:
 
 def test_a_setting_under_which_memory_grows_fits_for_so_many_steps_only() -> None:
     """56 of 100 MiB are taken: eleven times 4 are left."""
-    made = make_attempt(growing(), "checkpoint `Block`")
-    assert (made.fits, made.lasts, made.helps) == (True, 11, False)
-    assert describe_attempt(made).startswith("checkpoint `Block`: fits for 11 more steps, 56 MiB of 100 MiB")
+    attempt = make_attempt(growing(), "checkpoint `Block`")
+    assert (attempt.fits, attempt.lasts, attempt.helps) == (True, 11, False)
+    assert describe_attempt(attempt).startswith(
+        "checkpoint `Block`: fits for 11 more steps, 56 MiB of 100 MiB"
+    )
     for how in ("finished", "exit"):
         ended = make_attempt(growing(how), "checkpoint `Block`")
         assert (ended.lasts, ended.helps) == (-1, True)
@@ -159,13 +161,13 @@ def test_a_setting_under_which_memory_grows_fits_for_so_many_steps_only() -> Non
         assert whole.planned.steps == whole.steps.seen
         assert whole.verdict.sentence.startswith("The whole run fits, but memory grew by 4 MiB in every step")
 
-    told = report(msgspec.structs.replace(lacking(), remedies=(made,)))
-    assert not any("checkpoint" in one.what for one in told.verdict.do_first)
-    assert told.verdict.why[-1] == (
+    result = report(msgspec.structs.replace(lacking(), remedies=(attempt,)))
+    assert not any("checkpoint" in change.what for change in result.verdict.do_first)
+    assert result.verdict.why[-1] == (
         "None of 1 change alone makes it fit, since memory grows from step to step; with checkpoint `Block` "
         "it fits for 11 more steps"
     )
-    (table,) = [one for one in told.tables if one.title == "What would make it fit"]
+    (table,) = [one for one in result.tables if one.title == "What would make it fit"]
     assert (table.rows[0].cells[1], table.rows[0].tone) == ("for 11 more steps", "bad")
 
 
@@ -200,23 +202,23 @@ def test_end_to_end(python, write) -> None:
     pytest.importorskip("torch", minversion="2.10")
     write("train.py", SCRIPT)
     words = ("--memory", "--gpu", "t4", "--steps", "1", "--no-prices", "-f", "json", "-o", "run.json")
-    seen = python("-m", "gapless", "check", *words, "train.py")
-    assert seen.returncode == 0, seen.stderr
-    told = json.loads(seen.stdout.splitlines()[-1])
-    assert told["level"] == "failed"
-    assert told["memory"][0]["lack"]["has"] < 61 * MIB
-    block = next(one for one in told["remedies"] if "checkpoint `Block`" in one["what"])
+    process = python("-m", "gapless", "check", *words, "train.py")
+    assert process.returncode == 0, process.stderr
+    data = json.loads(process.stdout.splitlines()[-1])
+    assert data["level"] == "failed"
+    assert data["memory"][0]["lack"]["has"] < 61 * MIB
+    block = next(remedy for remedy in data["remedies"] if "checkpoint `Block`" in remedy["what"])
     assert block["tried"]
     assert block["fits"]
-    assert block["needs"] < told["memory"][0]["lack"]["needs"]
-    assert any("checkpoint `Block`" in one["what"] for one in told["do_first"])
+    assert block["needs"] < data["memory"][0]["lack"]["needs"]
+    assert any("checkpoint `Block`" in one["what"] for one in data["do_first"])
     again = python("-m", "gapless", "show", "-f", "json", "run.json")
-    assert json.loads(again.stdout)["do_first"] == told["do_first"]
+    assert json.loads(again.stdout)["do_first"] == data["do_first"]
 
 
 def test_a_change_that_is_none_is_refused_before_the_script_runs(python, write) -> None:
     pytest.importorskip("torch")
     write("train.py", "print('ran')")
-    seen = python("-m", "gapless", "check", "--with", "smaller", "train.py")
-    assert (seen.returncode, seen.stdout) == (2, "")
-    assert "--with 'smaller' is not a known change: use checkpoint=CLASS or set_to_none" in seen.stderr
+    process = python("-m", "gapless", "check", "--with", "smaller", "train.py")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "--with 'smaller' is not a known change: use checkpoint=CLASS or set_to_none" in process.stderr

@@ -46,10 +46,10 @@ def test_a_users_own_function_takes_the_place_of_a_kernel(
     assert done.returncode == 0, done.stderr
     printed, *_, report = done.stdout.strip().splitlines()
     assert json.loads(printed) == pytest.approx([1 - 6 * 0.1 * 2] * 3)
-    found = json.loads(report)
-    assert found["steps"]["waits_per_step"] == 1
-    assert found["unknown"] == []
-    assert any("apex is not installed here" in note for note in found["notes"])
+    data = json.loads(report)
+    assert data["steps"]["waits_per_step"] == 1
+    assert data["unknown"] == []
+    assert any("apex is not installed here" in note for note in data["notes"])
 
 
 def test_without_it_the_call_is_refused_in_one_line(
@@ -84,9 +84,9 @@ def test_a_module_that_only_defines_functions_is_said_to_run_nothing(
     write("parts.py", "def train():\n    pass\n")
     done = check(python, "-m", "parts")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.strip().splitlines()[-1])
-    assert told["verdict"] == "parts ran nothing on the GPU: it only defines `train`, and calls nothing"
-    assert "__main__" in told["why"][0]
+    data = json.loads(done.stdout.strip().splitlines()[-1])
+    assert data["verdict"] == "parts ran nothing on the GPU: it only defines `train`, and calls nothing"
+    assert "__main__" in data["why"][0]
 
 
 LIBRARY = """
@@ -128,7 +128,7 @@ def test_syncs_of_a_librarys_fallback_say_what_it_misses(
     write("train.py", textwrap.dedent(CLIPS).format(folder=str(folder)))
     done = check(python, option, "train.py")
     assert done.returncode == 0, done.stderr
-    told = [found["evidence"] for found in json.loads(done.stdout.strip().splitlines()[-1])["findings"]]
+    told = [finding["evidence"] for finding in json.loads(done.stdout.strip().splitlines()[-1])["findings"]]
     text = "made by the fallback of clipping without apex: with apex installed this path is not taken"
     assert [text in evidence for evidence in told].count(True) == 1
     assert len(told) >= 2

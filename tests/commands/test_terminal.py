@@ -65,8 +65,11 @@ def test_options_mean_the_same_everywhere(name):
 
 
 def completions(*words: str) -> list[tuple[str, str]]:
-    found = ShellComplete(cli, {}, "gapless", "_GAPLESS_COMPLETE")
-    return [(one.type, one.value) for one in found.get_completions(list(words[:-1]), words[-1])]
+    completer = ShellComplete(cli, {}, "gapless", "_GAPLESS_COMPLETE")
+    return [
+        (completion.type, completion.value)
+        for completion in completer.get_completions(list(words[:-1]), words[-1])
+    ]
 
 
 def test_completion():
@@ -85,9 +88,9 @@ def test_completion():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_can_ask(python, shell):
-    found = python("-m", "gapless", _GAPLESS_COMPLETE=f"{shell}_source")
-    assert found.returncode == 0, found.stderr
-    assert "_gapless_completion" in found.stdout
+    process = python("-m", "gapless", _GAPLESS_COMPLETE=f"{shell}_source")
+    assert process.returncode == 0, process.stderr
+    assert "_gapless_completion" in process.stdout
 
 
 @pytest.fixture
@@ -106,29 +109,29 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("form", formats())
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_a_saved_run_in_every_format_and_encoding(saved, python, form, encoding):
-    found = python("-m", "gapless", "show", "-f", form, saved.name, PYTHONIOENCODING=encoding)
-    assert found.returncode == 0, found.stderr
-    assert found.stderr == ""
+    process = python("-m", "gapless", "show", "-f", form, saved.name, PYTHONIOENCODING=encoding)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
     if encoding == "ascii":
-        assert found.stdout.isascii() or form == "html"  # a page says itself that it is UTF-8
+        assert process.stdout.isascii() or form == "html"  # a page says itself that it is UTF-8
     else:
         escaped = [write(word)[1:-1] for word in ("läufe", "Größe", "…") for write in (ascii, json.dumps)]
-        assert not [word for word in escaped if word in found.stdout]
-    assert "\x1b" not in found.stdout
-    assert "train.py" in found.stdout
+        assert not [word for word in escaped if word in process.stdout]
+    assert "\x1b" not in process.stdout
+    assert "train.py" in process.stdout
     if form in ("json", "sarif"):
-        json.loads(found.stdout)
+        json.loads(process.stdout)
     elif form == "junit":
-        ElementTree.fromstring(found.stdout)
+        ElementTree.fromstring(process.stdout)
     elif form == "text":
-        assert all(len(line) <= 80 for line in found.stdout.splitlines())
+        assert all(len(line) <= 80 for line in process.stdout.splitlines())
 
 
 def test_an_error_about_a_name_that_is_no_ascii(python):
-    found = python("-m", "gapless", "show", "fehlt-é.json", PYTHONIOENCODING="ascii", LC_ALL="C")
-    assert found.returncode == 3
-    assert "Traceback" not in found.stderr
-    assert found.stderr.startswith("gapless: cannot read fehlt-")
+    process = python("-m", "gapless", "show", "fehlt-é.json", PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert process.returncode == 3
+    assert "Traceback" not in process.stderr
+    assert process.stderr.startswith("gapless: cannot read fehlt-")
 
 
 def test_piped_output_does_not_depend_on_the_terminal(saved, python):
@@ -149,14 +152,14 @@ def test_documents_stand_alone(fake_gapless, write):
     write("train.py", "print('by the script')\n")
     assert {"sarif", "junit", "markdown"} <= set(filter(alone, formats()))
     for form in filter(alone, formats()):
-        found = fake_gapless("check", "-q", "-f", form, "train.py")
-        assert "by the script" not in found.stdout
-        assert "by the script" in found.stderr
+        process = fake_gapless("check", "-q", "-f", form, "train.py")
+        assert "by the script" not in process.stdout
+        assert "by the script" in process.stderr
         if form == "sarif":
-            assert json.loads(found.stdout)["version"] == "2.1.0"
-    found = fake_gapless("check", "-q", "-f", "github", "train.py")
-    assert "by the script" in found.stdout
-    assert "::notice title=Gapless::" in found.stdout
+            assert json.loads(process.stdout)["version"] == "2.1.0"
+    process = fake_gapless("check", "-q", "-f", "github", "train.py")
+    assert "by the script" in process.stdout
+    assert "::notice title=Gapless::" in process.stdout
 
 
 PROGRAM = """

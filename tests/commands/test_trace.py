@@ -42,12 +42,12 @@ def test_one_trace(capsys, trace):
 
 def test_json_has_everything(capsys, trace):
     status, out, _ = run(capsys, "-f", "json", trace)
-    found = json.loads(out)
+    data = json.loads(out)
     assert status == 0
-    assert found["format"] == "gapless-report"
-    assert found["profile"]["steps"]["source"] == "ProfilerStep"
-    assert sum(cost["idle"] for cost in found["profile"]["costs"]) == found["profile"]["idle"]
-    assert found["findings"][0]["loss"]["idle"] > 0
+    assert data["format"] == "gapless-report"
+    assert data["profile"]["steps"]["source"] == "ProfilerStep"
+    assert sum(cost["idle"] for cost in data["profile"]["costs"]) == data["profile"]["idle"]
+    assert data["findings"][0]["loss"]["idle"] > 0
 
 
 def test_all_unfolds_kernels_lines_and_phases(capsys, trace):
@@ -208,9 +208,9 @@ def test_a_gate_gives_no_verdict_on_what_was_not_recorded(capsys, trace, tmp_pat
     assert out.startswith("Cannot tell: after: ")
     assert "(--fail-on-regression)" in err
     _, out, _ = run(capsys, "-f", "json", trace)
-    found = json.loads(out)
-    assert found["verdict"].startswith("Cannot tell: ")
-    assert found["profile"]["coverage"]["cut"] is True
+    data = json.loads(out)
+    assert data["verdict"].startswith("Cannot tell: ")
+    assert data["profile"]["coverage"]["cut"] is True
 
 
 def test_no_trace_named(capsys):

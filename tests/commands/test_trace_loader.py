@@ -35,8 +35,8 @@ def run(capsys, *words: object) -> tuple[int, str, str]:
 
 
 def found(out: str) -> dict:
-    (one,) = [one for one in json.loads(out)["findings"] if one["code"] == "GAP301"]
-    return one
+    (finding,) = [finding for finding in json.loads(out)["findings"] if finding["code"] == "GAP301"]
+    return finding
 
 
 def test_a_real_profile_and_a_measurement_like_it(capsys, starved, tmp_path):
@@ -61,9 +61,9 @@ def test_a_measurement_of_another_loader_is_said_to_be_one(capsys, starved, tmp_
 
 
 def test_a_measurement_in_a_session(capsys, starved, tmp_path):
-    made = load(saved(tmp_path / "loader.json"))
-    fast = msgspec.structs.replace(made, dataset="Other")
-    uses = (LoaderUse(diagnosis=fast), LoaderUse(diagnosis=made, late=Range(1, 2, 3)))
+    document = load(saved(tmp_path / "loader.json"))
+    fast = msgspec.structs.replace(document, dataset="Other")
+    uses = (LoaderUse(diagnosis=fast), LoaderUse(diagnosis=document, late=Range(1, 2, 3)))
     save_session(Session(loaders=uses), tmp_path / "run.gapless.json")
     by_session = run(capsys, "-f", "json", "--loader", tmp_path / "run.gapless.json", starved)[1]
     by_itself = run(capsys, "-f", "json", "--loader", tmp_path / "loader.json", starved)[1]

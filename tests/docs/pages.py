@@ -25,9 +25,9 @@ def blocks(page: Path, *languages: str) -> list[tuple[int, str]]:
     """Line number and code of each fenced block of `page` in one of `languages` ("" for none)."""
     text = page.read_text(encoding="utf-8")
     return [
-        (text.count("\n", 0, found.start("code")) + 1, found["code"])
-        for found in _FENCE.finditer(text)
-        if found["language"] in languages
+        (text.count("\n", 0, fence.start("code")) + 1, fence["code"])
+        for fence in _FENCE.finditer(text)
+        if fence["language"] in languages
     ]
 
 

@@ -40,9 +40,9 @@ def answer(text: str) -> list[str]:
     head, _, todo = text.partition("Do first")
     sentence = re.search(r"^[^$].*?(?=\.(?:\s|$)(?!\d))", head.split("\n", 1)[1].strip("…\n "), re.DOTALL)
     changes = re.split(r"\n(?= \d+  )", todo.split("\n\n")[0])[1:]
-    changes = [re.split(r"\n(?! )", one)[0] for one in changes]
-    told = [(sentence[0] if sentence else "").split("; with ")[0], *changes]
-    return [" ".join(_SETTING.sub("", MEASURED.sub(r"#\1", one)).split()) for one in told]
+    changes = [re.split(r"\n(?! )", change)[0] for change in changes]
+    parts = [(sentence[0] if sentence else "").split("; with ")[0], *changes]
+    return [" ".join(_SETTING.sub("", MEASURED.sub(r"#\1", one)).split()) for one in parts]
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -50,12 +50,12 @@ def test_a_page_shows_what_its_commands_print(name: str, tmp_path: Path) -> None
     page = PAGES[name].read_text(encoding="utf-8")
     if not tools.prepare(tmp_path, page, PROFILES if PROFILES.is_dir() else None):
         pytest.skip("no public profiles")
-    for one in tools.outputs(page):
-        options = ["-q", "--no-prices"] if one.command.startswith("gapless check") else ["-q"]
-        printed = printed_by(one.command, tmp_path, *options)
-        wanted = key_lines(one.shown)
+    for output in tools.outputs(page):
+        options = ["-q", "--no-prices"] if output.command.startswith("gapless check") else ["-q"]
+        printed = printed_by(output.command, tmp_path, *options)
+        wanted = key_lines(output.shown)
         missing = [line for line in wanted if line not in key_lines(printed)]
-        assert not missing, f"{one.command} prints other lines (python tools/outputs.py): {missing}"
+        assert not missing, f"{output.command} prints other lines (python tools/outputs.py): {missing}"
 
 
 SCREENS = tools.outputs(PAGES["screens"].read_text(encoding="utf-8"))
@@ -89,24 +89,27 @@ def test_the_readme_shows_what_a_profile_says_to_the_letter(tmp_path: Path) -> N
     page = PAGES["README"].read_text(encoding="utf-8")
     if not tools.prepare(tmp_path, page, PROFILES if PROFILES.is_dir() else None):
         pytest.skip("no public profiles")
-    (one,) = (one for one in tools.outputs(page) if one.command.startswith("gapless trace"))
-    assert one.shown == f"$ {one.command}\n{tools.kept(printed_by(one.command, tmp_path, '-q'), one.kept)}\n"
+    (output,) = (output for output in tools.outputs(page) if output.command.startswith("gapless trace"))
+    assert (
+        output.shown
+        == f"$ {output.command}\n{tools.kept(printed_by(output.command, tmp_path, '-q'), output.kept)}\n"
+    )
 
 
 @pytest.mark.parametrize("name", WITH_OUTPUTS)
 def test_outputs_were_filled_in_and_name_no_folder_of_the_machine(name: str) -> None:
-    for one in tools.outputs(PAGES[name].read_text(encoding="utf-8")):
-        lines = one.shown.split("\n")
-        assert lines[0] == f"$ {one.command}"
+    for output in tools.outputs(PAGES[name].read_text(encoding="utf-8")):
+        lines = output.shown.split("\n")
+        assert lines[0] == f"$ {output.command}"
         assert len(lines) > 2
-        assert not re.search(r"(?<![\w.…])/(home|root|work|tmp|usr)/", one.shown)
+        assert not re.search(r"(?<![\w.…])/(home|root|work|tmp|usr)/", output.shown)
 
 
 @pytest.mark.parametrize(
     "name", ["start", "journeys_metrics", "journeys_segmentation", "journeys_loading", "journeys_memory"]
 )
 def test_each_story_shows_real_output(name: str) -> None:
-    assert any(key_lines(one.shown) for one in tools.outputs(PAGES[name].read_text(encoding="utf-8")))
+    assert any(key_lines(output.shown) for output in tools.outputs(PAGES[name].read_text(encoding="utf-8")))
 
 
 def test_paragraphs_that_are_left_out_leave_a_mark() -> None:

@@ -67,7 +67,7 @@ def check_names(code: str) -> None:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gapless"):
             module = importlib.import_module(node.module or "")
-            missing = [one.name for one in node.names if not hasattr(module, one.name)]
+            missing = [name.name for name in node.names if not hasattr(module, name.name)]
             assert not missing, f"{node.module} has no {missing}"
         elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("gapless."):
             value: Any = gapless
@@ -116,8 +116,10 @@ def _parse(command: click.Command, words: list[str], place: str) -> None:
         or "-h" in words
         or "--help" in words
     ):
-        known = {one for parameter in command.params for one in parameter.opts + parameter.secondary_opts}
-        unknown = [word for word in words if word.startswith("-") and word.split("=")[0] not in known]
+        params = {
+            option for parameter in command.params for option in parameter.opts + parameter.secondary_opts
+        }
+        unknown = [word for word in words if word.startswith("-") and word.split("=")[0] not in params]
         assert not unknown or command.name in ("check", "profile"), f"{place}: no option {unknown}"
         return
     try:

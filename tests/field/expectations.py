@@ -133,20 +133,24 @@ def expectations(source: str, variant: str = "") -> dict[int, list[Clause]]:
 def by_line(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The findings of a report, those of several lines once for each line, with its own waits."""
     found = []
-    for one in findings:
-        for spot in one["spots"] or [{"line": one["line"], "backward": one["backward"], "waits": None}]:
-            often = one["frequency"]
+    for finding in findings:
+        for spot in finding["spots"] or [
+            {"line": finding["line"], "backward": finding["backward"], "waits": None}
+        ]:
+            often = finding["frequency"]
             if spot["waits"] is not None:
                 part = spot["waits"] / often["waits"] if often["waits"] else 0.0
                 often = {**often, "waits": spot["waits"], "per_step": often["per_step"] * part}
-            found.append({**one, "line": spot["line"], "backward": spot["backward"], "frequency": often})
+            found.append({**finding, "line": spot["line"], "backward": spot["backward"], "frequency": often})
     return found
 
 
 def races(report: dict[str, Any]) -> list[str]:
     """The races in a report, which the scripts have none of."""
     return [
-        f"{one['code']}: {one['evidence']}" for one in report["findings"] if one["code"].startswith("GAP8")
+        f"{finding['code']}: {finding['evidence']}"
+        for finding in report["findings"]
+        if finding["code"].startswith("GAP8")
     ]
 
 

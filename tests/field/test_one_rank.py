@@ -16,8 +16,8 @@ from gapless.torch_internals import VERSION
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def _traffic(seen: Outcome) -> list[Any]:
-    return seen.report["traffic"]
+def _traffic(outcome: Outcome) -> list[Any]:
+    return outcome.report["traffic"]
 
 
 def _waits(session: Session) -> dict[tuple[Any, ...], int]:

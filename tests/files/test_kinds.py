@@ -26,9 +26,9 @@ SAVED = Path(__file__).parents[1] / "model" / "saved"
 
 
 def database(folder: Path, table: str) -> bytes:
-    with sqlite3.connect(folder / "made") as made:
-        made.execute(f"CREATE TABLE {table} (start INTEGER, value TEXT)")
-    made.close()
+    with sqlite3.connect(folder / "made") as connection:
+        connection.execute(f"CREATE TABLE {table} (start INTEGER, value TEXT)")
+    connection.close()
     return (folder / "made").read_bytes()
 
 
@@ -224,8 +224,8 @@ def packed_zip(data: bytes) -> bytes:
 
 
 def packed_zstd(data: bytes) -> bytes:
-    made: bytes = pytest.importorskip("zstandard").compress(data)
-    return made
+    compressed: bytes = pytest.importorskip("zstandard").compress(data)
+    return compressed
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, packed_zip, packed_zstd])

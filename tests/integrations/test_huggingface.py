@@ -61,15 +61,19 @@ def test_a_window_is_profiled_and_explained(capsys):
     tracker = Kept()
     callback = GaplessCallback(**WINDOW, log=tracker)
     train(callback)
-    found = callback.report
-    assert found is not None
-    assert found.steps.seen == 2
+    report = callback.report
+    assert report is not None
+    assert report.steps.seen == 2
     # The model's own read; the trainer adds some of its own.
-    own = [one for one in found.findings if one.line and one.line.file.endswith("test_huggingface.py")]
-    assert "GAP101" in {one.code for one in own}
-    assert found.sentence in " ".join(capsys.readouterr().out.split())
+    own = [
+        finding
+        for finding in report.findings
+        if finding.line and finding.line.file.endswith("test_huggingface.py")
+    ]
+    assert "GAP101" in {finding.code for finding in own}
+    assert report.sentence in " ".join(capsys.readouterr().out.split())
     ((logged, step),) = tracker.kept
-    assert (logged["gapless/waits_per_step"], step) == (found.steps.waits_per_step, 12)
+    assert (logged["gapless/waits_per_step"], step) == (report.steps.waits_per_step, 12)
     assert list(Path("gapless-profile", "stacks").glob("*.json.gz"))
 
 

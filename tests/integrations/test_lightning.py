@@ -75,12 +75,12 @@ def test_a_window_is_profiled_and_explained(capsys):
     module = Module()
     fit(callback, logger=logger, module=module)
     assert len(module.seen) == 12  # training ran to its end
-    found = callback.report
-    assert found is not None
-    assert found.steps.seen == 2
-    assert found.steps.waits_per_step == 1
-    assert "GAP101" in [one.code for one in found.findings]
-    assert found.sentence in " ".join(capsys.readouterr().out.split())
+    report = callback.report
+    assert report is not None
+    assert report.steps.seen == 2
+    assert report.steps.waits_per_step == 1
+    assert "GAP101" in [finding.code for finding in report.findings]
+    assert report.sentence in " ".join(capsys.readouterr().out.split())
     for which in ("times", "stacks"):
         assert list(Path("gapless-profile", which).glob("*.json.gz"))
     ((logged, step),) = [one for one in logger.kept if "gapless/waits_per_step" in one[0]]
@@ -130,8 +130,8 @@ def test_without_a_gpu_it_says_so_once():
 @pytest.mark.usefixtures("paper_gpu")
 def test_on_the_emulated_device_it_does_nothing():
     callback = GaplessCallback(**WINDOW)
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulator:
         fit(callback, batches=3)
-    assert seen.waits == 0  # the trainer was told to use the CPU
+    assert emulator.waits == 0  # the trainer was told to use the CPU
     assert callback.report is None
     assert not Path("gapless-profile").exists()

@@ -57,9 +57,9 @@ def test_a_cell_is_run_on_the_emulated_device(shell):
 def test_a_cell_that_fails_is_reported(shell, capsys):
     shown = shell.run_cell("%%gapless\nimport torch\nraise ValueError('no more')").result
     assert shown.report.ending.message == "ValueError: no more"
-    told = capsys.readouterr().out
-    assert "no more" in told
-    assert "notebook.py" not in told
+    text = capsys.readouterr().out
+    assert "no more" in text
+    assert "notebook.py" not in text
     assert shell.run_cell("2").result == 2
 
 
@@ -67,10 +67,10 @@ def test_lines_of_other_cells_are_named_as_a_reader_does(shell):
     shell.run_cell("1", store_history=True)
     shell.run_cell("def read(x):\n    return x.sum().item()", store_history=True)
     number = shell.execution_count - 1
-    told = repr(shell.run_cell("%%gapless\nimport torch\nread(torch.ones(3, device='cuda'))").result)
-    assert f"cell {number}:2 in read\n  │ return x.sum().item()\n" in told
-    assert "cell 1:3\n" not in told
-    assert "/" not in told.split("│")[0]
+    profile = repr(shell.run_cell("%%gapless\nimport torch\nread(torch.ones(3, device='cuda'))").result)
+    assert f"cell {number}:2 in read\n  │ return x.sum().item()\n" in profile
+    assert "cell 1:3\n" not in profile
+    assert "/" not in profile.split("│")[0]
 
 
 def test_what_cannot_be_run_is_said(shell, capsys):

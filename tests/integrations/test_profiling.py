@@ -47,7 +47,7 @@ def test_a_block_is_recorded_and_explained(gpu, step, capsys):
     report = profiled.report
     assert report.profile is not None
     assert report.profile.steps.count == 3
-    lines = {str(one.line and one.line.function) for one in report.findings}
+    lines = {str(finding.line and finding.line.function) for finding in report.findings}
     assert "step" in lines
     assert "Times come from steps recorded without Python stacks" in " ".join(report.notes)
     assert str(profiled) == capsys.readouterr().out

@@ -49,9 +49,9 @@ def test_debug_mode_and_explicit_waits_are_counted_where_they_happen(watch):
         value.item()
     torch.cuda.synchronize()
     session = watch.session()
-    found = report(session).findings
-    assert {(one.code, one.frequency.total) for one in found} == {("GAP101", 2), ("GAP130", 1)}
-    assert all(one.line.file == __file__ for one in found)
+    findings = report(session).findings
+    assert {(finding.code, finding.frequency.total) for finding in findings} == {("GAP101", 2), ("GAP130", 1)}
+    assert all(finding.line.file == __file__ for finding in findings)
     assert session.environment.device == "NVIDIA L4"
     assert not session.environment.emulated
 

@@ -21,16 +21,16 @@ def test_numbers_of_a_check():
 
 
 def test_numbers_of_a_profile():
-    made = of_profile()
-    found = numbers(made, prefix="")
-    profile = made.profile
+    report = of_profile()
+    found = numbers(report, prefix="")
+    profile = report.profile
     assert profile is not None
     assert found["step_ms"] == pytest.approx(profile.steps.mean / 1e6)
     assert found["gpu_utilization"] == pytest.approx(100 * profile.utilization)
     assert found["gpu_idle"] == pytest.approx(100 * profile.idle / profile.steps.total)
     causes = [value for name, value in found.items() if name.startswith("gpu_idle_by_cause/")]
     assert sum(causes) == pytest.approx(found["gpu_idle"])
-    assert found["waits_per_step"] == made.steps.waits_per_step
+    assert found["waits_per_step"] == report.steps.waits_per_step
     # MLflow's file store makes a file of each name, and folders of what is before a slash.
     assert not any(other.startswith(f"{name}/") for name in found for other in found)
 

@@ -36,12 +36,12 @@ class Process:
 
 @pytest.fixture
 def process(tmp_path) -> Process:
-    found = Process(tmp_path)
-    found.file(3, "/data/train.bin")
-    found.file(4, "socket:[77]")
-    found.file(5, "pipe:[78]")
-    found.file(6, "anon_inode:[eventfd]")
-    return found
+    report = Process(tmp_path)
+    report.file(3, "/data/train.bin")
+    report.file(4, "socket:[77]")
+    report.file(5, "pipe:[78]")
+    report.file(6, "anon_inode:[eventfd]")
+    return report
 
 
 ARGUMENTS = " 0x3 0x0 0x0 0x0 0x0 0x7ffd 0x7fff"

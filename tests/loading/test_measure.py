@@ -428,9 +428,13 @@ def test_items_are_cut_short_when_the_end_is_asked_for():
 def test_a_short_loader_is_run_again_and_again():
     """Passes of three steps each: all of them count together."""
     passes = [measure_loop._LoopPass(DataLoader(Items(3)), Setting(), FetchCounters(0)) for _ in range(3)]
-    for one in passes:
-        one.marks, one.waits, one.counts = [0, 10, 20, 30, 40, 50], [4] * 6, [0] * 6
-        one.made, one.ran, one.first = BatchCosts(batches=4, wall=100, cpu=60, delay=20), (90, 10), 7
+    for one_pass in passes:
+        one_pass.marks, one_pass.waits, one_pass.counts = [0, 10, 20, 30, 40, 50], [4] * 6, [0] * 6
+        one_pass.made, one_pass.ran, one_pass.first = (
+            BatchCosts(batches=4, wall=100, cpu=60, delay=20),
+            (90, 10),
+            7,
+        )
     combined = measure_loop._summarize_passes(Setting(), passes)
     assert (combined.batches, combined.step, combined.wait, combined.first) == (9, 10, 4, 7)
     assert (combined.made, combined.made_cpu, combined.made_wait, combined.had) == (12, 15, 5, 0.9)

@@ -71,9 +71,9 @@ def test_repeating_gives_all_ranks_the_same_number_and_loses_nothing(
     for source in sources(count):
         parts = [of_rank(shard(source, rank=r, ranks=ranks), workers) for r in range(ranks)]
         assert {len(part) for part in parts} == {-(-count // ranks)}
-        seen = Counter(joined(parts))
-        assert set(seen) == set(range(count))
-        assert sum(seen.values()) - count < ranks
+        counter = Counter(joined(parts))
+        assert set(counter) == set(range(count))
+        assert sum(counter.values()) - count < ranks
 
 
 @given(count=counts, ranks=ranks_of, workers=workers_of)

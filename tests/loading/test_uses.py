@@ -20,9 +20,9 @@ from gapless.loading.uses import Uses
 
 @pytest.fixture
 def uses():
-    seen = Uses().start()
-    yield seen
-    seen.stop()
+    recorder = Uses().start()
+    yield recorder
+    recorder.stop()
 
 
 def states() -> tuple[object, ...]:

@@ -278,16 +278,16 @@ class Device:
                     self.drop(home)
                 continue
             page = (2 if home.small else 20) * MIB
-            for one in [piece for piece in home.pieces if piece.free]:
-                first = -(-(one.address - home.address) // page) * page + home.address
-                last = (one.address + one.size - home.address) // page * page + home.address
+            for hole in [piece for piece in home.pieces if piece.free]:
+                first = -(-(hole.address - home.address) // page) * page + home.address
+                last = (hole.address + hole.size - home.address) // page * page + home.address
                 if first >= last:
                     continue
-                at = home.pieces.index(one)
+                at = home.pieces.index(hole)
                 parts = [
-                    Piece(one.address, first - one.address),
+                    Piece(hole.address, first - hole.address),
                     Piece(first, last - first, mapped=False),
-                    Piece(last, one.address + one.size - last),
+                    Piece(last, hole.address + hole.size - last),
                 ]
                 home.pieces[at : at + 1] = [part for part in parts if part.size]
                 self.log("segment_unmap", first, last - first, home.stream)

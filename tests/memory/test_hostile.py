@@ -273,7 +273,7 @@ def number(value: int) -> bytes:
 def test_many_keys_that_are_no_text_are_refused(written):
     said = refusal(b"\x80\4" + written([number(key) for key in COLLIDING]) + STOP)
     assert "a large dictionary with keys that are not text (int)" in said
-    pairs = [number(one) + number(one) + b"\x86" for one in range(3000)]
+    pairs = [number(index) + number(index) + b"\x86" for index in range(3000)]
     assert "keys that are not text (tuple)" in refusal(b"\x80\4" + written(pairs) + STOP)
 
 

@@ -104,9 +104,9 @@ def test_the_law_foretells_other_lengths(lengths):
 
 
 def test_steps_that_do_more_are_taken_to_be_like_the_others():
-    found = fit_lengths(training(drawn(), odd=(9,)))
-    assert found.odd == 1
-    assert check(with_lengths(found, drawn())) == ""
+    law = fit_lengths(training(drawn(), odd=(9,)))
+    assert law.odd == 1
+    assert check(with_lengths(law, drawn())) == ""
 
 
 @pytest.mark.parametrize(
@@ -158,29 +158,32 @@ def test_remedies_are_the_simulated_runs():
     baseline = simulate(run)
     tried, note = try_remedies(run, TrialConditions(), baseline)
     assert note == ""
-    for one in tried:
-        if one.settings or not one.name.startswith("pad to multiples of 64"):
+    for trial in tried:
+        if trial.settings or not trial.name.startswith("pad to multiples of 64"):
             continue
         new = [-(-length // 64) * 64 for length in drawn(30)]
-        assert one.outcome == simulate(training(new))
-        assert one.tokens == pytest.approx(sum(new) / sum(drawn(30)) - 1)
+        assert trial.outcome == simulate(training(new))
+        assert trial.tokens == pytest.approx(sum(new) / sum(drawn(30)) - 1)
         break
     else:
         pytest.fail("padding to multiples of 64 was not tried")
 
 
 def test_a_report_ranks_them_beside_settings():
-    made = report(training(drawn(30)), ReportOptions(search=True))
-    assert made.remedies
-    peaks = [round(one.outcome.peak_reserved / made.baseline.peak_reserved, 2) for one in made.remedies]
+    memory_report = report(training(drawn(30)), ReportOptions(search=True))
+    assert memory_report.remedies
+    peaks = [
+        round(remedy.outcome.peak_reserved / memory_report.baseline.peak_reserved, 2)
+        for remedy in memory_report.remedies
+    ]
     assert peaks == pytest.approx(sorted(peaks), abs=0.011)
-    assert made.remedy >= 0 or made.best >= 0
+    assert memory_report.remedy >= 0 or memory_report.best >= 0
 
 
 def test_without_a_law_the_report_says_why():
-    made = report(training([64] * 12), ReportOptions(search=True))
-    assert made.remedies == ()
-    assert "padding and order of batches were not tried: all batches have the same length" in made.notes
+    result = report(training([64] * 12), ReportOptions(search=True))
+    assert result.remedies == ()
+    assert "padding and order of batches were not tried: all batches have the same length" in result.notes
 
 
 def outcome(peak: int, retries: int = 0) -> Outcome:
@@ -246,10 +249,10 @@ def test_a_length_that_the_run_had_is_no_news():
 
 
 def test_a_length_whose_memory_cannot_be_calculated_says_why():
-    made = longest_of(training(drawn(), odd=range(2, 20, 2)), 4096)
-    assert made.needs == 0
-    assert "steady steps request the same things" in made.why_not
-    assert "was not tried" in describe_fit(MemoryReport(sentence="", limit=1 << 40, longest=made))
+    length = longest_of(training(drawn(), odd=range(2, 20, 2)), 4096)
+    assert length.needs == 0
+    assert "steady steps request the same things" in length.why_not
+    assert "was not tried" in describe_fit(MemoryReport(sentence="", limit=1 << 40, longest=length))
 
 
 def reported(run: MemoryRun, *lengths: int) -> Report:
@@ -264,14 +267,14 @@ def test_the_verdict_is_for_the_longest_item_of_the_loader():
     needs = longest_of(run, 4096).needs
     limit = needs - (200 << 20)
     whole = msgspec.structs.replace(run, limit=limit, total_memory=limit, gpu="NVIDIA A10")
-    found = reported(whole, 100, 4096)
-    (fact,) = fit_facts(found)
+    report = reported(whole, 100, 4096)
+    (fact,) = fit_facts(report)
     assert "an item of 4,096 needs" in fact
-    assert f"{binary_size(too_long_batch(found.memory).needs - limit)} more than there is" in fact
-    assert not describe_fit(found.memory[0]).startswith("fits")
-    sentence = misfit_sentence(too_long_batch(found.memory), "NVIDIA A10")
+    assert f"{binary_size(too_long_batch(report.memory).needs - limit)} more than there is" in fact
+    assert not describe_fit(report.memory[0]).startswith("fits")
+    sentence = misfit_sentence(too_long_batch(report.memory), "NVIDIA A10")
     assert sentence.startswith("Does not fit with the longest item: 4,096 long")
-    change = shorten_items(too_long_batch(found.memory))
+    change = shorten_items(too_long_batch(report.memory))
     assert change.before > limit >= change.after
     fitting = reported(msgspec.structs.replace(whole, limit=2 * needs, total_memory=2 * needs), 100, 4096)
     assert fit_facts(fitting)[0].count("fits with the 20 batches of this run") == 1
@@ -289,6 +292,6 @@ def test_memory_of_a_saved_check_names_the_longest_item(tmp_path, capsys):
     path = tmp_path / "run.gapless.json"
     session.save(Session(script=("train.py",), memory=(run,), loaders=(use,)), str(path))
     assert main(["memory", "-q", str(path)]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert told.startswith("Does not fit with the longest item: 4,096 long, it needs")
-    assert "1 cut items to" in told
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("Does not fit with the longest item: 4,096 long, it needs")
+    assert "1 cut items to" in text

@@ -74,7 +74,9 @@ def test_layers_hold_what_was_asked_for():
     assert memory_result.track is not None
     whole = memory_result.track.windows[0]
     at = whole.event.index(memory_result.peak.event)
-    held = {one.kind: layer[at] for one, layer in zip(memory_result.track.layers, whole.layers, strict=True)}
+    held = {
+        report.kind: layer[at] for report, layer in zip(memory_result.track.layers, whole.layers, strict=True)
+    }
     assert {kind: size for kind, size in held.items() if size} == memory_result.peak.kinds
     assert whole.time[at] == memory_result.peak.time
 

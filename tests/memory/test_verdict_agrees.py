@@ -62,32 +62,32 @@ def programs(draw: st.DrawFn) -> tuple[MemoryRun, ReportOptions]:
     return run, options
 
 
-def made(run: MemoryRun, options: ReportOptions) -> MemoryReport:
-    found = report(run, options)
-    return msgspec.structs.replace(found, findings=findings(found))
+def build_report(run: MemoryRun, options: ReportOptions) -> MemoryReport:
+    result = report(run, options)
+    return msgspec.structs.replace(result, findings=findings(result))
 
 
 def contradictions(memory: MemoryReport) -> Iterator[str]:
     """What the verdict says against findings, tables and numbers of `memory`."""
     whole = document(memory)
-    verdict, codes = whole.verdict, {one.code for one in memory.findings}
-    told = " ".join((verdict.sentence, *verdict.why, *verdict.facts))
+    verdict, codes = whole.verdict, {finding.code for finding in memory.findings}
+    text = " ".join((verdict.sentence, *verdict.why, *verdict.facts))
     room = " ".join(fit_facts(Report(verdict=Verdict(sentence=""), memory=(memory,))))
     if memory.lack is not None:
         if verdict.level != "failed" or room:
             yield f"it does not fit, and the verdict is {verdict.level}: {room}"
         if not verdict.sentence.startswith(("Does not fit", "Out of memory")):
             yield f"it does not fit: {verdict.sentence}"
-    elif re.search(r"[Dd]oes not fit|short\b", told):
-        yield f"nothing fails: {told}"
+    elif re.search(r"[Dd]oes not fit|short\b", text):
+        yield f"nothing fails: {text}"
     if "GAP405" in codes:
         if re.search(r"\bfits\b", f"{room} {verdict.sentence}"):
             yield f"it grows, and fits: {room}"
-        if "grows" not in told:
-            yield f"it grows: {told}"
+        if "grows" not in text:
+            yield f"it grows: {text}"
         if memory.lack is None and (not verdict.do_first or "GAP405" not in verdict.do_first[0].codes):
             yield "it grows, and that is not the first to mend"
-    if unfounded := {code for one in verdict.do_first for code in one.codes} - codes:
+    if unfounded := {code for change in verdict.do_first for code in change.codes} - codes:
         yield f"{unfounded} are to be mended, and were not found"
     if codes and (
         verdict.level == "fine" or "Nothing" in with_worst_clause([memory], "Nothing worth fixing: no syncs")
@@ -107,7 +107,7 @@ def contradictions(memory: MemoryReport) -> Iterator[str]:
 
 def _against_changes(memory: MemoryReport, verdict: Verdict) -> Iterator[str]:
     base, lack = memory.baseline, memory.lack
-    outcomes = {one.settings: one.outcome for one in memory.trials}
+    outcomes = {trial.settings: trial.outcome for trial in memory.trials}
     if memory.expandable is not None:
         outcomes.setdefault("expandable_segments:True", memory.expandable)
     for change in verdict.do_first:
@@ -137,7 +137,7 @@ def _against_changes(memory: MemoryReport, verdict: Verdict) -> Iterator[str]:
 @settings(max_examples=60, deadline=None)
 @given(programs())
 def test_the_verdict_agrees_with_what_it_stands_above(case: tuple[MemoryRun, ReportOptions]) -> None:
-    assert list(contradictions(made(*case))) == []
+    assert list(contradictions(build_report(*case))) == []
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.97, 2.0])
@@ -155,32 +155,32 @@ def test_the_verdict_on_a_real_run_agrees(snapshot, name: str, part: float) -> N
     (run,) = read(str(snapshot(name)))
     assert run.recorded is not None
     capacity = int(part * run.recorded.peak_reserved) if part else -1
-    assert list(contradictions(made(run, ReportOptions(capacity=capacity, total=capacity)))) == []
+    assert list(contradictions(build_report(run, ReportOptions(capacity=capacity, total=capacity)))) == []
 
 
 def test_settings_that_all_fail_are_one_row() -> None:
     recorder = Recorder()
     recorder.alloc("large", 300 * MIB, stack=[LINES[0]])
-    found = made(recorder.run(limit=200 * MIB, total_memory=200 * MIB), ReportOptions())
-    assert len(found.trials) > 20
-    (table,) = (one for one in document(found).tables if one.title == "Settings")
+    memory_report = build_report(recorder.run(limit=200 * MIB, total_memory=200 * MIB), ReportOptions())
+    assert len(memory_report.trials) > 20
+    (table,) = (one for one in document(memory_report).tables if one.title == "Settings")
     assert [row.cells[0] for row in table.rows] == [
         "as in the run",
-        f"{len(found.trials)} other settings: out of memory at 0 %",
+        f"{len(memory_report.trials)} other settings: out of memory at 0 %",
     ]
 
 
 def test_a_setting_that_takes_more_of_the_drivers_time_says_so(snapshot) -> None:
     """Fewer retries for more time in calls are told as that time, and are not marked as a gain."""
     (run,) = read(str(snapshot("select_n-thrashing.pickle")))
-    found = made(run, ReportOptions())
-    best = found.trials[found.best].outcome
+    memory_report = build_report(run, ReportOptions())
+    best = memory_report.trials[memory_report.best].outcome
     assert best is not None
-    assert best.price > found.baseline.price
-    (change,) = document(found).verdict.do_first
-    assert (change.unit, change.before, change.after) == ("ns", found.baseline.price, best.price)
+    assert best.price > memory_report.baseline.price
+    (change,) = document(memory_report).verdict.do_first
+    assert (change.unit, change.before, change.after) == ("ns", memory_report.baseline.price, best.price)
     assert "39 → 0 retries" in change.what
-    (table,) = (one for one in document(found).tables if one.title == "Settings")
+    (table,) = (one for one in document(memory_report).tables if one.title == "Settings")
     assert {row.tone for row in table.rows[: table.shown] if "other settings" not in str(row.cells[0])} == {
         ""
     }

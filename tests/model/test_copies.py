@@ -20,8 +20,8 @@ def asked(to_device: bool, memory: str, size: int, non_blocking: bool, strided: 
     """The calls that the host makes: copies with the memory that the driver sees, and synchronizations."""
     if size == 0:
         return []
-    seen = "pageable" if strided else memory
-    return [("copy", to_device, seen, size), *([] if non_blocking else [("synchronize",)])]
+    text = "pageable" if strided else memory
+    return [("copy", to_device, text, size), *([] if non_blocking else [("synchronize",)])]
 
 
 def holds(call: tuple, capability: tuple[int, int]) -> bool | None:
@@ -104,8 +104,8 @@ def sides(draw):
 def test_what_needs_a_temporary_on_the_host(case):
     host, device, same = case
     expected = not host.is_contiguous() and not (same and lies_as(host, device))
-    found = copies.strided(tuple(host.shape), host.stride(), device.stride(), same_dtype=same)
-    assert found is expected
+    is_strided = copies.strided(tuple(host.shape), host.stride(), device.stride(), same_dtype=same)
+    assert is_strided is expected
 
 
 # -- time ------------------------------------------------------------------------------------------

@@ -110,17 +110,17 @@ class TestNumbers:
         "wrap", [lambda value: value, lambda value: (1, value), lambda value: {"a": value}]
     )
     def test_numbers_out_of_bounds_are_named(self, value, wrap):
-        found = find_problem(msgspec.defstruct("One", [("size", Any)])(wrap(value)), -1)
-        assert found.startswith("size")
+        problem = find_problem(msgspec.defstruct("One", [("size", Any)])(wrap(value)), -1)
+        assert problem.startswith("size")
 
     @pytest.mark.parametrize("value", [-1, 0, MAX_NUMBER - 1, 0.5, True, None, "x", (), (1, 2), (0.5, 1)])
     def test_others_are_not(self, value):
         assert find_problem(msgspec.defstruct("One", [("size", Any)])(value), -1) == ""
 
     def test_addresses_are_larger_than_sizes(self):
-        one = msgspec.defstruct("One", [("address", int), ("size", int)])
-        assert find_problem(one(2**64 - 1, 0), -1) == ""
-        assert find_problem(one(0, 2**64 - 1), -1).startswith("size is")
+        struct = msgspec.defstruct("One", [("address", int), ("size", int)])
+        assert find_problem(struct(2**64 - 1, 0), -1) == ""
+        assert find_problem(struct(0, 2**64 - 1), -1).startswith("size is")
 
     def test_endless_text_is_named(self):
         assert find_problem(msgspec.defstruct("One", [("code", str)])("x" * (2 << 20)), -1).startswith(
@@ -132,8 +132,8 @@ GPU = {"fp32": 1.0, "bandwidth": 1.0, "pcie": 1.0}
 
 
 def document(kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((SAVED / f"{kind}.json").read_bytes())
-    return found
+    data: dict[str, Any] = json.loads((SAVED / f"{kind}.json").read_bytes())
+    return data
 
 
 class TestSessions:
@@ -150,11 +150,11 @@ class TestSessions:
         ("field", "value"), [("size", [2**63, 0]), ("ident", [0, 0, 0]), ("place", []), ("action", [99, 1])]
     )
     def test_their_memory_is_checked(self, field, value):
-        made = self.with_memory()
-        assert session.decode(json.dumps(made).encode()).memory
-        made["session"]["memory"][0][field] = value
+        memory = self.with_memory()
+        assert session.decode(json.dumps(memory).encode()).memory
+        memory["session"]["memory"][0][field] = value
         with pytest.raises(UnreadableInput, match="damaged session"):
-            session.decode(json.dumps(made).encode())
+            session.decode(json.dumps(memory).encode())
 
     @pytest.mark.parametrize(
         "programme",

@@ -9,7 +9,7 @@ from gapless.model import gpus
 
 
 @pytest.mark.parametrize(
-    ("asked", "name"),
+    ("text", "name"),
     [
         ("a100", "NVIDIA A100-SXM4-80GB"),
         ("A100-80GB", "NVIDIA A100-SXM4-80GB"),
@@ -25,8 +25,8 @@ from gapless.model import gpus
         ("B200", "NVIDIA B200"),
     ],
 )
-def test_find_is_lenient(asked: str, name: str) -> None:
-    assert gpus.find(asked).name == name
+def test_find_is_lenient(text: str, name: str) -> None:
+    assert gpus.find(text).name == name
 
 
 def test_every_gpu_is_found_by_each_of_its_names() -> None:
@@ -65,7 +65,7 @@ def test_fp32_peak_follows_from_processors_and_clock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "name"),
+    ("text", "name"),
     [
         ("mi300x", "AMD Instinct MI300X"),
         ("AMD Instinct MI300X", "AMD Instinct MI300X"),
@@ -76,8 +76,8 @@ def test_fp32_peak_follows_from_processors_and_clock() -> None:
         ("h100", "NVIDIA H100 80GB HBM3"),
     ],
 )
-def test_cards_are_known_by_their_memory(asked: str, name: str) -> None:
-    assert gpus.find_card(asked).name == name
+def test_cards_are_known_by_their_memory(text: str, name: str) -> None:
+    assert gpus.find_card(text).name == name
 
 
 def test_every_name_belongs_to_one_card() -> None:

@@ -31,7 +31,7 @@ def _profiles(name: str) -> Report:
 def _sessions(name: str) -> Report:
     before = example()
     steps = msgspec.structs.replace(before.steps, waits_per_step=2.2)
-    kept = tuple(one for one in before.findings if one.code != "GAP110")
+    kept = tuple(finding for finding in before.findings if finding.code != "GAP110")
     after = msgspec.structs.replace(hostile(name), steps=steps, findings=(*kept, *hostile(name).findings))
     return report(compare_reports((f"{name}.json", before), ("after.json", after)))
 
@@ -41,13 +41,13 @@ def _memories(name: str) -> Report:
 
 
 def _proof(name: str) -> Report:
-    one = Difference(where=name, before=name, after=name, largest=0.5, at=(1, 2), share=0.5)
+    difference = Difference(where=name, before=name, after=name, largest=0.5, at=(1, 2), share=0.5)
     cases = (
-        CaseResult(name=name, outcome="differs", differences=(one,) * 5),
+        CaseResult(name=name, outcome="differs", differences=(difference,) * 5),
         CaseResult(name=f"{name} again", outcome="both raise", why=name),
     )
     cost = Cost(waits=2, first=3, operators=9, peak=7688, findings=hostile(name).findings)
-    made = Proof(
+    proof = Proof(
         verdict=f"Not the same: {name}",
         same=False,
         before=f"/work/{name}.py:f",
@@ -58,7 +58,7 @@ def _proof(name: str) -> Report:
         again=f"gapless compare {name}",
         notes=(name,),
     )
-    return report(made)
+    return report(proof)
 
 
 _MAKERS = {

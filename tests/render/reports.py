@@ -30,18 +30,18 @@ names = st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1, max_size=30))
 
 def hostile(name: str) -> Report:
     """The example with `name` wherever a name can be."""
-    made = example(Ending(how="error", status=1, message=name))
+    report = example(Ending(how="error", status=1, message=name))
     line = SourceLine(f"/work/{name}.py", 7, name, name)
     below = SourceLine(f"/venv/site-packages/lib/{name}.py", 8, name, name, "lib")
 
-    def renamed(one: Finding) -> Finding:
+    def renamed(finding: Finding) -> Finding:
         return msgspec.structs.replace(
-            one, line=line, remedy=f"use `{name}`, {name}", evidence=(name,), library_stack=(below,)
+            finding, line=line, remedy=f"use `{name}`, {name}", evidence=(name,), library_stack=(below,)
         )
 
     findings = (
-        *map(renamed, made.findings),
-        msgspec.structs.replace(renamed(made.findings[0]), line=None, place=name),
+        *map(renamed, report.findings),
+        msgspec.structs.replace(renamed(report.findings[0]), line=None, place=name),
     )
     change = Change(what=name, line=line, place=name, before=2e6, after=1e6)
     verdict = Verdict(
@@ -50,7 +50,7 @@ def hostile(name: str) -> Report:
     row = Row((name, 0.5, line, name))
     columns = (Column(name, "text"), Column(name, "drawn"), Column(name, "text"), Column(name))
     return msgspec.structs.replace(
-        made,
+        report,
         verdict=verdict,
         script=(f"/work/{name}.py", name),
         notes=(name,),
@@ -61,5 +61,5 @@ def hostile(name: str) -> Report:
 
 def of_profile(**changed: object) -> Report:
     """A profile's report; with `changed` fields, and tables of these."""
-    made = msgspec.structs.replace(report_run([build_profile(training(steps=4).timeline())]), **changed)
-    return msgspec.structs.replace(made, tables=tables(made, made.profile))
+    report = msgspec.structs.replace(report_run([build_profile(training(steps=4).timeline())]), **changed)
+    return msgspec.structs.replace(report, tables=tables(report, report.profile))

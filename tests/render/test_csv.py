@@ -24,27 +24,27 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def test_one_row_for_each_finding():
-    made = msgspec.structs.replace(example(), path="/work/monday.json")
-    found = rows(renderer("csv")(made, STYLE))
-    assert len(found) == len(made.findings)
-    for row, one in zip(found, made.findings, strict=True):
-        assert (row["run"], row["code"], row["name"]) == ("monday.json", one.code, one.name)
-        assert row["line"] == (str(one.line.line) if one.line else "")
-        assert float(row["syncs_per_step"]) == pytest.approx(one.frequency.per_step, abs=1e-4)
-        assert row["when"] == one.frequency.when
-        assert row["remedy"].lstrip("'") == one.remedy
+    report = msgspec.structs.replace(example(), path="/work/monday.json")
+    found = rows(renderer("csv")(report, STYLE))
+    assert len(found) == len(report.findings)
+    for row, finding in zip(found, report.findings, strict=True):
+        assert (row["run"], row["code"], row["name"]) == ("monday.json", finding.code, finding.name)
+        assert row["line"] == (str(finding.line.line) if finding.line else "")
+        assert float(row["syncs_per_step"]) == pytest.approx(finding.frequency.per_step, abs=1e-4)
+        assert row["when"] == finding.frequency.when
+        assert row["remedy"].lstrip("'") == finding.remedy
         assert row["idle_ns_per_step"] == ""  # a session has no times
 
 
 def test_times_are_per_step():
-    made = of_profile()
-    assert made.profile is not None
-    steps = made.profile.steps.count
-    for row, one in zip(rows(renderer("csv")(made, STYLE)), made.findings, strict=True):
-        assert one.loss is not None
-        assert int(row["idle_ns_per_step"]) == round(one.loss.idle / steps)
-        assert float(row["idle_share"]) == pytest.approx(one.loss.share, abs=1e-6)
-        assert row["syncs"] == number(one.loss.calls)
+    profile = of_profile()
+    assert profile.profile is not None
+    steps = profile.profile.steps.count
+    for row, finding in zip(rows(renderer("csv")(profile, STYLE)), profile.findings, strict=True):
+        assert finding.loss is not None
+        assert int(row["idle_ns_per_step"]) == round(finding.loss.idle / steps)
+        assert float(row["idle_share"]) == pytest.approx(finding.loss.share, abs=1e-6)
+        assert row["syncs"] == number(finding.loss.calls)
 
 
 def test_several_runs_stand_below_one_head():
@@ -57,9 +57,9 @@ def test_several_runs_stand_below_one_head():
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "＝", "＋", "－", "＠"])
 @pytest.mark.parametrize("before", ["", "\t", "\r", "\n", "  "])
 def test_no_cell_is_a_formula(sign, before):
-    one: Finding = example().findings[0]
+    finding: Finding = example().findings[0]
     made: Report = msgspec.structs.replace(
-        example(), findings=(msgspec.structs.replace(one, remedy=f"{before}{sign}cmd|x"),)
+        example(), findings=(msgspec.structs.replace(finding, remedy=f"{before}{sign}cmd|x"),)
     )
     cell = rows(renderer("csv")(made, STYLE))[0]["remedy"]
     assert cell.startswith("'")
@@ -69,7 +69,7 @@ def test_no_cell_is_a_formula(sign, before):
 @settings(deadline=None, max_examples=25)
 @given(name=names)
 def test_hostile_names_are_cells(name):
-    made = hostile(name)
-    text = renderer("csv")(made, STYLE)
-    assert len(rows(text)) == len(made.findings)
+    report = hostile(name)
+    text = renderer("csv")(report, STYLE)
+    assert len(rows(text)) == len(report.findings)
     assert all(set(row) == set(COLUMNS) and None not in row.values() for row in rows(text))

@@ -53,12 +53,12 @@ def test_what_limits_a_step_is_told_and_whose_speed_is_assumed():
 
 @pytest.mark.parametrize("form", ["text", "html", "markdown", "json"])
 def test_what_is_likely_to_limit_no_more_than_half_of_the_time_is_not_clear(form):
-    made = told(*[add()] * 50, read(), *[add()] * 50)
+    report = told(*[add()] * 50, read(), *[add()] * 50)
 
     def limited(**shares: float) -> str:
         (first, share), *_ = shares.items()
-        found = msgspec.structs.replace(made.estimate, limiter=first, sure=share, limiters=shares)
-        other = msgspec.structs.replace(made, estimate=found)
+        found = msgspec.structs.replace(report.estimate, limiter=first, sure=share, limiters=shares)
+        other = msgspec.structs.replace(report, estimate=found)
         other = msgspec.structs.replace(other, verdict=verdict(other), tables=tables(other))
         return renderer(form)(other, msgspec.structs.replace(STYLE, unfold=True))
 
@@ -75,34 +75,36 @@ def test_what_is_likely_to_limit_no_more_than_half_of_the_time_is_not_clear(form
 
 
 def test_how_long_syncs_block_the_cpu_is_one_number_everywhere():
-    found = told(*[add(5.0)] * 20, read(), *[add()] * 60)
-    (one,) = found.findings
-    blocked = found.estimate.blocked
+    report = told(*[add(5.0)] * 20, read(), *[add()] * 60)
+    (finding,) = report.findings
+    blocked = report.estimate.blocked
     assert blocked.least <= blocked.likely <= blocked.most
-    assert blocked.likely == one.price.blocked > 50_000_000
+    assert blocked.likely == finding.price.blocked > 50_000_000
     for form in ("text", "html"):
-        shown_whole = renderer(form)(found, msgspec.structs.replace(STYLE, unfold=True))
+        shown_whole = renderer(form)(report, msgspec.structs.replace(STYLE, unfold=True))
         assert "CPU blocked in syncs" in shown_whole
-    told_in_json = json.loads(renderer("json")(found, STYLE))["estimate"]["blocked"]
+    told_in_json = json.loads(renderer("json")(report, STYLE))["estimate"]["blocked"]
     assert told_in_json == {"least": blocked.least, "likely": blocked.likely, "most": blocked.most}
-    assert found.estimate.prices.limiter == found.estimate.limiter
+    assert report.estimate.prices.limiter == report.estimate.limiter
 
 
 def test_a_saving_that_may_be_none_is_no_number():
-    made = told(*WAITING)
-    (one,) = made.findings
-    step = made.estimate.step.likely
+    report = told(*WAITING)
+    (finding,) = report.findings
+    step = report.estimate.step.likely
 
     def saves(least: float, likely: float, most: float) -> str:
         price = msgspec.structs.replace(
-            one.price,
+            finding.price,
             **{
                 f"{end}{kind}": round(share * step)
                 for kind in ("alone", "last")
                 for end, share in (("least_", least), ("", likely), ("most_", most))
             },
         )
-        return shown(msgspec.structs.replace(made, findings=(msgspec.structs.replace(one, price=price),)))
+        return shown(
+            msgspec.structs.replace(report, findings=(msgspec.structs.replace(finding, price=price),))
+        )
 
     assert "saves   too small to tell, at most " in saves(0.0, 0.004, 0.01)
     assert ", or nothing (step" in saves(0.0, 0.004, 0.2)
@@ -111,13 +113,13 @@ def test_a_saving_that_may_be_none_is_no_number():
 
 
 def test_the_verdict_on_a_loss_that_may_be_none():
-    made = told(*WAITING)
-    step = made.estimate.step.likely
+    report = told(*WAITING)
+    step = report.estimate.step.likely
 
     def sentence(*shares: float):
         saved = Range(*(round(share * step) for share in shares))
         found = verdict(
-            msgspec.structs.replace(made, estimate=msgspec.structs.replace(made.estimate, saved=saved))
+            msgspec.structs.replace(report, estimate=msgspec.structs.replace(report.estimate, saved=saved))
         )
         return found.level, found.sentence
 
@@ -141,15 +143,15 @@ def test_no_estimate_says_why():
 
 
 def test_alone_is_told_where_it_is_less():
-    made = report(session(*[[add(10.0), read(0), read(1), *[add()] * 300]] * 8), by_line=True)
-    text = shown(made)
+    result = report(session(*[[add(10.0), read(0), read(1), *[add()] * 300]] * 8), by_line=True)
+    text = shown(result)
     assert "if you fix only this" in text
 
 
 def test_without_prices_nothing_is_said():
-    made = report(session(*[WAITING] * 8), priced=False)
-    assert "stimate" not in shown(made)
-    assert "saves" not in shown(made)
+    result = report(session(*[WAITING] * 8), priced=False)
+    assert "stimate" not in shown(result)
+    assert "saves" not in shown(result)
 
 
 @pytest.mark.parametrize("width", [50, 80])
@@ -159,19 +161,19 @@ def test_no_line_is_wider_than_the_terminal(width):
 
 
 def test_json_has_all_of_it():
-    made = told(*WAITING)
-    document = json.loads(renderer("json")(made, STYLE))
-    assert document["estimate"]["step"]["likely"] == made.estimate.step.likely
-    assert document["estimate"]["assumptions"] == list(made.estimate.assumptions)
+    report = told(*WAITING)
+    document = json.loads(renderer("json")(report, STYLE))
+    assert document["estimate"]["step"]["likely"] == report.estimate.step.likely
+    assert document["estimate"]["assumptions"] == list(report.estimate.assumptions)
     price = document["findings"][0]["price"]
     assert price["estimated"] is True
     assert price["least_last"] <= price["last"] <= price["most_last"]
 
 
 def test_a_loader_that_no_setting_helps_saves_nothing_and_says_no_number():
-    made = told(*WAITING)
+    report = told(*WAITING)
     price = Price(estimated=True, of=4_000_000)
-    late = msgspec.structs.replace(made.findings[0], price=price)
-    assert saving(late, made) == []
+    late = msgspec.structs.replace(report.findings[0], price=price)
+    assert saving(late, report) == []
     helped = msgspec.structs.replace(price, last=2_000_000, most_last=2_000_000, least_last=2_000_000)
-    assert saving(msgspec.structs.replace(late, price=helped), made) == ["2 ms per step, of 4 ms"]
+    assert saving(msgspec.structs.replace(late, price=helped), report) == ["2 ms per step, of 4 ms"]

@@ -46,10 +46,10 @@ def test_nor_does_any_other_document(kind, name):
     assert {form: harmful(made, form, True) for form in WITHOUT_PAGE} == {form: [] for form in WITHOUT_PAGE}
 
 
-def harmful(made: Report, form: str, unicode: bool) -> list[str]:
+def harmful(report: Report, form: str, unicode: bool) -> list[str]:
     """Characters that steer what shows them; what cannot be read back, or encoded, raises."""
     style = msgspec.structs.replace(STYLE, unicode=unicode, unfold=True, frames=True)
-    text = renderer(form)(made, style)
+    text = renderer(form)(report, style)
     assert text.endswith("\n")
     text.encode("utf-8" if unicode else "ascii")
     if form in ("json", "sarif"):
@@ -84,10 +84,10 @@ def test_text_is_no_wider_than_the_terminal(kind, width):
 @pytest.mark.parametrize("width", [60, 80])
 def test_no_cell_of_a_table_is_cut_off(kind, width):
     """Every number and every word of a table is there, in whichever line."""
-    made = ordinary(kind)
-    told = renderer("text")(made, msgspec.structs.replace(STYLE, width=width, unfold=True))
-    whole = "".join(told.split())
-    for table in made.tables:
+    report = ordinary(kind)
+    profile = renderer("text")(report, msgspec.structs.replace(STYLE, width=width, unfold=True))
+    whole = "".join(profile.split())
+    for table in report.tables:
         for name in (column.name for column in table.columns[1:] if len(table.columns) > 2):
             assert all(word in whole for word in name.split())
         for row in table.rows:
@@ -106,25 +106,25 @@ def test_colours_change_nothing_but_colours(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_lines_are_the_same_in_every_format(kind):
     """The verdict, then why, then what to do first, with its effect."""
-    made = ordinary(kind)
-    one = made.verdict
+    report = ordinary(kind)
+    verdict = report.verdict
     for form in ("text", "markdown", "github", "junit"):
-        text = " ".join(renderer(form)(made, msgspec.structs.replace(STYLE, width=4000)).split())
-        head = re.split(r"\W+", one.sentence)[0]
+        text = " ".join(renderer(form)(report, msgspec.structs.replace(STYLE, width=4000)).split())
+        head = re.split(r"\W+", verdict.sentence)[0]
         assert head in (text if form == "junit" else text[:300])  # there the cases stand before what is said
-    told = json.loads(renderer("json")(made, STYLE))
-    assert told["verdict"] == one.sentence
-    assert told["why"] == list(one.why)
-    assert [each["what"] for each in told["do_first"]] == [each.what for each in one.do_first]
-    assert [each["after"] for each in told["do_first"]] == [each.after for each in one.do_first]
+    data = json.loads(renderer("json")(report, STYLE))
+    assert data["verdict"] == verdict.sentence
+    assert data["why"] == list(verdict.why)
+    assert [each["what"] for each in data["do_first"]] == [each.what for each in verdict.do_first]
+    assert [each["after"] for each in data["do_first"]] == [each.after for each in verdict.do_first]
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "github", "html", "json", "junit"])
 @pytest.mark.parametrize("why", [(), ("the loader is slow",)])
 def test_what_is_a_fact_and_no_reason_is_in_every_format(form, why):
-    made = ordinary("session")
-    one = msgspec.structs.replace(made.verdict, why=why, facts=("So fast: 1,234 steps/s",))
-    told = renderer(form)(msgspec.structs.replace(made, verdict=one), STYLE)
+    report = ordinary("session")
+    one = msgspec.structs.replace(report.verdict, why=why, facts=("So fast: 1,234 steps/s",))
+    told = renderer(form)(msgspec.structs.replace(report, verdict=one), STYLE)
     assert "So fast: 1,234 steps/s" in told
     lead = {"text": "Why: ", "html": ">Why<"}.get(form)
     assert lead is None or (lead in told) == bool(why)

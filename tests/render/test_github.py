@@ -19,8 +19,8 @@ _COMMAND = re.compile(r"::(\w+)(?: ([^:]*))?::(.*)")
 
 def read(line: str) -> tuple[str, dict[str, str], str]:
     """A command as the runner understands it: name, properties, message."""
-    name, told, message = _COMMAND.fullmatch(line).groups()
-    pairs = (part.split("=", 1) for part in told.split(",")) if told else ()
+    name, profile, message = _COMMAND.fullmatch(line).groups()
+    pairs = (part.split("=", 1) for part in profile.split(",")) if profile else ()
     properties = {key: undone(undone(value, "%3A", ":"), "%2C", ",") for key, value in pairs}
     return name, {key: _data(value) for key, value in properties.items()}, _data(message)
 
@@ -44,15 +44,15 @@ def test_a_line_for_each_finding():
 
 
 def test_each_line_of_a_finding_that_one_change_mends_is_annotated():
-    made = example()
-    first = made.findings[0]
+    report = example()
+    first = report.findings[0]
     at = [msgspec.structs.replace(first.line, line=line) for line in (50, 53, 61)]
     merged = msgspec.structs.replace(first, spots=tuple(Spot(line=line) for line in at))
-    text = renderer("github")(msgspec.structs.replace(made, findings=(merged,)), STYLE)
-    found = [read(line) for line in text.splitlines()][1:4]
-    assert [properties["line"] for _, properties, _ in found] == ["50", "53", "61"]
-    assert {properties["title"] for _, properties, _ in found} == {"GAP141 torchmetrics-nan-check"}
-    assert found[2][2].startswith("The change at train.py:50 also fixes this line. Instead: ")
+    text = renderer("github")(msgspec.structs.replace(report, findings=(merged,)), STYLE)
+    timelines = [read(line) for line in text.splitlines()][1:4]
+    assert [properties["line"] for _, properties, _ in timelines] == ["50", "53", "61"]
+    assert {properties["title"] for _, properties, _ in timelines} == {"GAP141 torchmetrics-nan-check"}
+    assert timelines[2][2].startswith("The change at train.py:50 also fixes this line. Instead: ")
 
 
 def test_what_has_no_place_in_the_repository_names_it_in_words():
@@ -84,6 +84,6 @@ def test_hostile_names_start_no_command_of_their_own(name):
 
 
 def test_a_profile_and_ascii():
-    made = of_profile()
-    assert renderer("github")(made, Style()).count("\n") == 1 + len(made.findings) + len(made.notes)
-    assert renderer("github")(made, Style(unicode=False)).isascii()
+    profile = of_profile()
+    assert renderer("github")(profile, Style()).count("\n") == 1 + len(profile.findings) + len(profile.notes)
+    assert renderer("github")(profile, Style(unicode=False)).isascii()

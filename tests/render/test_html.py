@@ -49,8 +49,8 @@ def page(made) -> Page:
     return Page(renderer("html")(made, Style()))
 
 
-def shown(found: Report, **style: object) -> Page:
-    return Page(renderer("html")(found, Style(**style)))
+def shown(report: Report, **style: object) -> Page:
+    return Page(renderer("html")(report, Style(**style)))
 
 
 def test_it_is_a_format():
@@ -62,9 +62,9 @@ def test_a_profile_is_a_sound_page(made, page):
     assert page.source.startswith("<!doctype html>\n")
     assert page.source.endswith("</html>\n")
     assert made.sentence + "." in page.text
-    for one in made.findings:
-        assert one.code in page.text
-        assert one.remedy.replace("`", "") in page.text
+    for finding in made.findings:
+        assert finding.code in page.text
+        assert finding.remedy.replace("`", "") in page.text
 
 
 def test_a_checked_script_is_a_sound_page():
@@ -86,7 +86,7 @@ def test_nothing_found(sentence):
 
 def test_the_verdict_comes_first():
     """The sentence, why, and what to do first, with what a step is before and after each change."""
-    made = example()
+    report = example()
     at = SourceLine("/work/train.py", 60, "train")
     changes = (
         Change(
@@ -108,7 +108,7 @@ def test_the_verdict_comes_first():
         confidence="estimated",
         not_seen=("evaluation",),
     )
-    page = shown(msgspec.structs.replace(made, verdict=verdict), folder="/work")
+    page = shown(msgspec.structs.replace(report, verdict=verdict), folder="/work")
     assert_sound(page)
     text = " ".join(page.text.split())
     order = [
@@ -126,24 +126,24 @@ def test_the_verdict_comes_first():
         "everywhere",
         "1.9 → 1.7 ms at best",
         "evaluation.",
-        f"Findings {len(made.findings)}",
+        f"Findings {len(report.findings)}",
     ]
     places = [text.index(one) for one in order]
     assert places == sorted(places)
-    first = next(one for one in page.ids if one.startswith(made.findings[0].code))
+    first = next(one for one in page.ids if one.startswith(report.findings[0].code))
     assert f"#{first}" in page.links
 
 
 def test_a_finding_names_its_price_its_lines_and_its_callers():
-    one = example().findings[0]
+    finding = example().findings[0]
     lines = [SourceLine("/work/a.py", n, "f", f"x{n}.item()") for n in (3, 4, 5)]
     spots = tuple(Spot(line=line, waits=2) for line in lines)
     callers = tuple(Caller((SourceLine("/work/b.py", n, "main"),), 3.0) for n in (7, 9))
-    made = msgspec.structs.replace(one, line=lines[0], spots=spots, callers=callers)
+    made = msgspec.structs.replace(finding, line=lines[0], spots=spots, callers=callers)
     page = shown(Report(verdict=Verdict(sentence="x"), findings=(made,)), folder="/work")
     assert_sound(page)
-    for told in ("a.py:3–5", "x4.item()", "3× from b.py:7 main", "3× from b.py:9 main", "2× a.py:4"):
-        assert told in page.text
+    for text in ("a.py:3–5", "x4.item()", "3× from b.py:7 main", "3× from b.py:9 main", "2× a.py:4"):
+        assert text in page.text
 
 
 def test_tables_are_shown_whatever_is_in_them():
@@ -196,18 +196,18 @@ def test_without_a_timeline_it_says_so(made):
     assert "No timeline: it is drawn" in page.text
 
 
-def with_text(made: Report, text: str) -> Report:
-    """`made` with `text` wherever a stranger can put text."""
+def with_text(report: Report, text: str) -> Report:
+    """`report` with `text` wherever a stranger can put text."""
     line = SourceLine(f"/work/{text}.py", 3, text, text)
     deep = SourceLine("/venv/lib/python3.11/site-packages/torch/x.py", 7, text, text, "torch")
-    one = made.findings[0]
+    finding = report.findings[0]
     site = msgspec.structs.replace(
-        one.sites[0], operator=text, call=text, stack=(deep, line), forward=(line,)
+        finding.sites[0], operator=text, call=text, stack=(deep, line), forward=(line,)
     )
     hit = msgspec.structs.replace(
-        one, line=line, remedy=text, evidence=(text,), operators=(text,), sites=(site,), place=text
+        finding, line=line, remedy=text, evidence=(text,), operators=(text,), sites=(site,), place=text
     )
-    was = made.profile
+    was = report.profile
     assert was is not None
     assert was.lanes is not None
     lanes = msgspec.structs.replace(was.lanes, names=tuple(text for _ in was.lanes.names), left_out=(text,))
@@ -226,7 +226,7 @@ def with_text(made: Report, text: str) -> Report:
             Table(title=text, columns=columns, rows=(Row((text, text)), Row((line, text))), notes=(text,)),
         ),
         script=(text,),
-        ending=made.ending,
+        ending=report.ending,
         findings=(hit,),
         notes=(text, text),
         profile=mine,
@@ -242,7 +242,7 @@ def test_hostile_text_is_text(made, text):
     plain = visible(text.encode("utf-8", "backslashreplace").decode())
     assert plain + "." in page.text
     assert set(page.data["lanes"]["names"]) == {plain}
-    assert any(plain in one for one in page.attributes)
+    assert any(plain in attribute for attribute in page.attributes)
 
 
 @pytest.fixture(scope="module")
@@ -291,11 +291,11 @@ def test_arguments_and_environment_are_not_told(monkeypatch):
 def test_source_is_shown_where_it_is_what_ran(tmp_path: Path):
     file = tmp_path / "train.py"
     file.write_text("def f(x):\n    # five < six\n    y = x.item()\n    return y\n")
-    one = example().findings[0]
+    finding = example().findings[0]
 
     def at(number: int, code: str) -> Page:
         line = SourceLine(str(file), number, "f", code)
-        found = msgspec.structs.replace(one, line=line, sites=())
+        found = msgspec.structs.replace(finding, line=line, sites=())
         return shown(Report(verdict=Verdict(sentence="one"), findings=(found,)), folder=str(tmp_path))
 
     fresh, stale = at(3, "y = x.item()"), at(3, "y = x.tolist()")
@@ -332,12 +332,12 @@ def compared(kind: str) -> Report:
 
 @pytest.mark.parametrize("kind", ["profiles", "sessions"])
 def test_a_comparison_is_a_sound_page(kind):
-    found = compared(kind)
-    page = shown(found)
+    report = compared(kind)
+    page = shown(report)
     assert_sound(page)
-    assert found.sentence + "." in page.text
-    assert found.comparison is not None
-    for row in found.comparison.findings:
+    assert report.sentence + "." in page.text
+    assert report.comparison is not None
+    for row in report.comparison.findings:
         assert row.state == "same" or row.finding.code in page.text
     assert not [link for link in page.links if link.endswith("timeline")]
 
@@ -350,13 +350,13 @@ def test_pages_stay_small_enough_to_send(made):
         )
         for n in range(80)
     )
-    one = made.findings[0]
+    finding = made.findings[0]
     many = [
         msgspec.structs.replace(
-            one,
+            finding,
             line=SourceLine("/work/train.py", n, "train", "loss = criterion(outputs, target)" * 2),
             sites=tuple(
-                msgspec.structs.replace(one.sites[0], operator=f"aten::f{m}", stack=(*stack, *stack[:m]))
+                msgspec.structs.replace(finding.sites[0], operator=f"aten::f{m}", stack=(*stack, *stack[:m]))
                 for m in range(6)
             ),
         )

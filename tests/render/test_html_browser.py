@@ -81,8 +81,8 @@ def visit(browser, tmp_path: Path) -> Iterator[Open]:
         return page
 
     yield visit
-    for one in contexts:
-        one.close()
+    for context in contexts:
+        context.close()
     assert told == []
 
 
@@ -236,7 +236,7 @@ def test_n_goes_from_sync_to_sync(visit, made):
     low, high = shown(page)
     assert low <= spans[1][0] < spans[1][1] <= high
     page.keyboard.press("f")
-    assert any(one["code"] in page.locator(".tip").inner_text() for one in data["findings"])
+    assert any(finding["code"] in page.locator(".tip").inner_text() for finding in data["findings"])
 
 
 def test_spans_are_searched(visit, made):
@@ -251,8 +251,8 @@ def test_spans_are_searched(visit, made):
     page.locator(".canvas .main").focus()
     page.keyboard.press("/")
     page.keyboard.type(name.upper())
-    found = int(page.locator(".seek output").inner_text().split()[0].replace(",", ""))
-    assert found > 1
+    count = int(page.locator(".seek output").inner_text().split()[0].replace(",", ""))
+    assert count > 1
     page.evaluate(FRAME)
     assert page.evaluate(picture) != plain
     before = shown(page)
@@ -275,7 +275,7 @@ def test_a_launch_is_told_from_both_ends(visit, made):
     page = visit(made)
     lanes = drawn(page)["lanes"]
     window = lanes["windows"][0]
-    row = next(one for one in window["boxes"] if any(at >= 0 for at in one.get("thread", ())))
+    row = next(box for box in window["boxes"] if any(at >= 0 for at in box.get("thread", ())))
     single = [n for n in range(len(row["start"])) if row.get("count", [1] * len(row["start"]))[n] == 1]
     number = next(n for n, at in enumerate(row["thread"]) if at >= 0)
     start = window["start"] + sum(row["start"][: single[number] + 1])
@@ -368,7 +368,7 @@ def test_the_timeline_can_be_read_as_a_table(visit, made):
     page.get_by_text("The timeline as a table").click()
     assert page.locator(".told tr", has_text="stream 7").is_visible()
     assert page.locator(".told a").count() == sum(
-        1 for one in made.findings if one.loss is not None and one.loss.end
+        1 for finding in made.findings if finding.loss is not None and finding.loss.end
     )
 
 
@@ -431,10 +431,10 @@ def test_memory_is_told_where_the_pointer_is(visit, memory):
     low, high = page.evaluate(f"gaplessStages[0].show({at - 9}, {at + 9}) || gaplessStages[0].range()")
     share = (at - 0.5 - low) / (high - low)  # an event ends where its number is
     page.mouse.move(box["x"] + 148 + share * (box["width"] - 148), box["y"] + 150)
-    told = page.locator(".tip").inner_text()
-    assert f"{binary_size(memory.peak.allocated)} allocated of" in told
-    assert f"event {at + 1:,}" in told
-    assert "temporaries" in told
+    text = page.locator(".tip").inner_text()
+    assert f"{binary_size(memory.peak.allocated)} allocated of" in text
+    assert f"event {at + 1:,}" in text
+    assert "temporaries" in text
 
 
 def test_lines_of_other_settings_come_and_go(visit, memory):

@@ -104,8 +104,8 @@ def test_a_session_with_memory_is_shown_with_it(capsys, tmp_path):
     assert status == 0
     assert_sound(Page(out))
     assert Page(out).drawn("memory")["windows"]
-    found = json.loads(run(capsys, "show", "-f", "json", kept)[1])
-    assert found["memory"][0]["track"] is None
+    data = json.loads(run(capsys, "show", "-f", "json", kept)[1])
+    assert data["memory"][0]["track"] is None
     assert any(one.startswith("numbers-at-the-peak") for one in Page(out).ids)
 
 

@@ -53,8 +53,8 @@ def test_memory_is_a_sound_page(made, page):
     assert made.sentence + "." in page.text
     assert made.trials[made.best].settings in page.text
     assert "/work/model.py" not in page.source
-    for one in made.findings:
-        assert one.code in page.text
+    for finding in made.findings:
+        assert finding.code in page.text
     assert page.elements["canvas"] == 2
     assert "memory" in page.ids
     assert any(one.startswith("numbers-at-the-peak") for one in page.ids)
@@ -69,7 +69,7 @@ def test_what_is_drawn_is_what_was_replayed(made, page):
     assert list(accumulate(whole["event"]))[-1] == made.events - 1
     assert data["peak"]["event"] == made.peak.event
     assert data["peak"]["id"] in page.ids
-    assert [one["id"] for one in data["stops"] if one["id"] and one["id"] not in page.ids] == []
+    assert [stop["id"] for stop in data["stops"] if stop["id"] and stop["id"] not in page.ids] == []
     best = made.trials[made.best]
     assert [one["name"] for one in data["others"] if one["shown"]] == [best.settings]
     other = next(one for one in data["others"] if one["best"])
@@ -80,7 +80,7 @@ def test_what_did_not_fit_is_a_stop():
     short = remembered(trained(6), ReportOptions(capacity=120 << 20, tried=("expandable_segments:True",)))
     page = Page(renderer("html")(report(short), Style(folder="/work")))
     assert_sound(page)
-    assert any(one["label"] == "out of memory" for one in page.drawn("memory")["stops"])
+    assert any(stop["label"] == "out of memory" for stop in page.drawn("memory")["stops"])
 
 
 def test_memory_without_a_picture_or_anything():
@@ -99,7 +99,7 @@ def test_hostile_memory_is_text(text):
         sentence=text,
         advice=text,
         settings=text,
-        trials=tuple(msgspec.structs.replace(one, settings=text, note=text) for one in made.trials),
+        trials=tuple(msgspec.structs.replace(trial, settings=text, note=text) for trial in made.trials),
     )
     page = Page(renderer("html")(report(made), Style()))
     assert_sound(page)
@@ -111,9 +111,9 @@ def test_hostile_memory_is_text(text):
 
 
 def test_a_long_run_is_a_small_page():
-    made = remembered(trained(2_500), ReportOptions(tried=("expandable_segments:True",)))
-    assert made.events > 20_000
-    assert len(renderer("html")(report(made), Style()).encode()) < 1_000_000
+    session = remembered(trained(2_500), ReportOptions(tried=("expandable_segments:True",)))
+    assert session.events > 20_000
+    assert len(renderer("html")(report(session), Style()).encode()) < 1_000_000
 
 
 def test_homes_and_arguments_are_not_told(monkeypatch):
@@ -140,9 +140,9 @@ def test_a_checked_script_shows_its_memory():
 def test_what_a_line_holds_is_in_the_margin(tmp_path):
     (tmp_path / "model.py").write_text("\n" * 9 + "y = model(x)\n" + "\n" * 9 + "x = batch.to(device)\n")
     run = trained(2)
-    lines = tuple(msgspec.structs.replace(one, file=str(tmp_path / "model.py")) for one in run.lines)
-    made = report(remembered(msgspec.structs.replace(run, lines=lines)))
-    page = Page(renderer("html")(made, Style(folder=str(tmp_path))))
+    lines = tuple(msgspec.structs.replace(line, file=str(tmp_path / "model.py")) for line in run.lines)
+    result = report(remembered(msgspec.structs.replace(run, lines=lines)))
+    page = Page(renderer("html")(result, Style(folder=str(tmp_path))))
     assert_sound(page)
     assert "source" in page.ids
     cells = re.findall(r'<tr class="hot"[^>]*><td class="num">([^<]*)</td><td class="n">(\d+)<', page.source)
@@ -198,21 +198,21 @@ def profiled() -> Report:
 
 def test_several_runs_are_one_page(profiled):
     checked = msgspec.structs.replace(example(), path="/work/runs/monday.json", memory=(remembered(),))
-    one = msgspec.structs.replace(
+    report = msgspec.structs.replace(
         profiled, profile=msgspec.structs.replace(profiled.profile, path="/work/runs/a")
     )
-    page = Page(html.together(with_summary([checked, one, one]), Style(folder="/elsewhere")))
+    page = Page(html.together(with_summary([checked, report, report]), Style(folder="/elsewhere")))
     assert_sound(page)
     assert {"run1", "run2", "run3", "run1-memory", "run2-timeline", "run3-timeline"} <= set(page.ids)
     assert page.drawn("run2-timeline")["lanes"] == page.drawn("run3-timeline")["lanes"]
     assert page.elements["details"] > 3
-    for told in ("monday.json", "a (1)", "a (2)", checked.sentence + ".", one.sentence + ".", "2 of 3"):
+    for told in ("monday.json", "a (1)", "a (2)", checked.sentence + ".", report.sentence + ".", "2 of 3"):
         assert told in page.text
     assert page.text.index("3 runs: ") < page.text.index(checked.sentence + ".")
     assert {"#run1", "#run2"} <= set(page.links)
-    for number, found in enumerate((checked, one, one), 1):
+    for number, result in enumerate((checked, report, report), 1):
         mine = [name for name in page.ids if name.startswith(f"run{number}-GAP")]
-        assert len(mine) == len(found.findings)
+        assert len(mine) == len(result.findings)
 
 
 def test_one_run_is_a_page_of_its_own(profiled):

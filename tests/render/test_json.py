@@ -26,8 +26,8 @@ def test_one_line_with_every_field():
 
 
 def test_ascii_where_nothing_else_can_be_written():
-    made = Report(verdict=Verdict(sentence="caf\u00e9 \udce9"))
-    text = renderer("json")(made, Style(unicode=False))
+    report = Report(verdict=Verdict(sentence="caf\u00e9 \udce9"))
+    text = renderer("json")(report, Style(unicode=False))
     assert text.isascii()
     assert json.loads(text)["verdict"] == "caf\u00e9 \\udce9"
 

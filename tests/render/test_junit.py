@@ -14,14 +14,14 @@ from gapless.render import Style, renderer, together
 STYLE = Style(folder="/work")
 
 
-def suite(made: Report, style: Style = STYLE) -> ElementTree.Element:
-    return ElementTree.fromstring(renderer("junit")(made, style))[0]
+def suite(report: Report, style: Style = STYLE) -> ElementTree.Element:
+    return ElementTree.fromstring(renderer("junit")(report, style))[0]
 
 
-def assert_counted(found: ElementTree.Element) -> None:
-    assert int(found.get("tests")) == len(found.findall("testcase"))
-    assert int(found.get("failures")) == len(found.findall("testcase/failure"))
-    assert int(found.get("errors")) == len(found.findall("testcase/error"))
+def assert_counted(element: ElementTree.Element) -> None:
+    assert int(element.get("tests")) == len(element.findall("testcase"))
+    assert int(element.get("failures")) == len(element.findall("testcase/failure"))
+    assert int(element.get("errors")) == len(element.findall("testcase/error"))
 
 
 def test_a_case_for_each_finding():
@@ -50,9 +50,9 @@ def test_no_findings_pass():
 
 
 def test_a_run_that_failed_is_an_error():
-    found = suite(example(Ending(how="error", status=1, message="ValueError: <no>")))
-    assert_counted(found)
-    assert found.find("testcase/error").get("message") == "ValueError: <no>"
+    suite_element = suite(example(Ending(how="error", status=1, message="ValueError: <no>")))
+    assert_counted(suite_element)
+    assert suite_element.find("testcase/error").get("message") == "ValueError: <no>"
 
 
 def test_two_reports_are_one_document():

@@ -31,7 +31,7 @@ def parsed(source: str) -> Iterator[Token]:
 def shown(source: str) -> str:
     """What a reader sees of one paragraph."""
     tokens = [one for one in parsed(source) if one.type in ("text", "code_inline", "text_special")]
-    return "".join(one.content for one in tokens)
+    return "".join(token.content for token in tokens)
 
 
 def tags(source: str) -> set[str]:
@@ -76,17 +76,17 @@ def test_code_is_shown_as_it_is(name):
     assert len(cells) == 1
     if name.isprintable() and len(name) < 2000:
         body = source.splitlines()[2]
-        seen = [one.content for one in parsed(f"{body[2:-2]}") if one.type != "inline" and one.content]
-        assert "".join(part for part in seen if part not in ("<code>", "</code>")).strip() == name.strip()
+        contents = [one.content for one in parsed(f"{body[2:-2]}") if one.type != "inline" and one.content]
+        assert "".join(part for part in contents if part not in ("<code>", "</code>")).strip() == name.strip()
 
 
 @settings(deadline=None, max_examples=40)
 @given(names)
 def test_hostile_names(name):
-    made = renderer("markdown")(hostile(name), STYLE)
-    made.encode()
-    assert tags(made) <= TAGS
-    tokens = [one.type for one in parsed(made)]
+    text = renderer("markdown")(hostile(name), STYLE)
+    text.encode()
+    assert tags(text) <= TAGS
+    tokens = [one.type for one in parsed(text)]
     assert tokens.count("td_open") == 4 * 6 + 3
     assert tokens.count("heading_open") == 1
     assert tokens.count("fence") == 5
@@ -95,8 +95,8 @@ def test_hostile_names(name):
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_it_stays_short(number):
-    made = hostile(HOSTILE[number])
-    many = msgspec.structs.replace(made, findings=made.findings * 40)
+    report = hostile(HOSTILE[number])
+    many = msgspec.structs.replace(report, findings=report.findings * 40)
     assert len(renderer("markdown")(many, STYLE)) < 1 << 20
 
 

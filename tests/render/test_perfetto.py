@@ -66,8 +66,8 @@ def test_tracks_are_on_the_clock_of_the_file(original, tmp_path):
     # Fractions of a microsecond that lie decades from the clock's zero are no floats: half of one is allowed.
     spans = {(one["ts"], one["dur"]) for one in others if one.get("ph") == "X"}
     starts = {one["ts"]: one for one in others if one.get("ph") == "X"}
-    waits = [one for one in ours if one["ph"] == "X" and one["tid"] >= 10]
-    steps = [one for one in ours if one["ph"] == "X" and one["tid"] == 1]
+    waits = [event for event in ours if event["ph"] == "X" and event["tid"] >= 10]
+    steps = [event for event in ours if event["ph"] == "X" and event["tid"] == 1]
     assert len(steps) == 4
     assert waits
     for one in (*waits, *steps):
@@ -78,8 +78,10 @@ def test_tracks_are_on_the_clock_of_the_file(original, tmp_path):
 
 def test_slices_of_a_track_do_not_overlap(original, tmp_path):
     ours, _ = marked(original, tmp_path / "seen.json")
-    for track in {one["tid"] for one in ours}:
-        slices = [(one["ts"], one["dur"]) for one in ours if one["ph"] == "X" and one["tid"] == track]
+    for track in {event["tid"] for event in ours}:
+        slices = [
+            (event["ts"], event["dur"]) for event in ours if event["ph"] == "X" and event["tid"] == track
+        ]
         assert slices == sorted(slices)
         for (start, length), (after, _) in pairwise(slices):
             assert start + length <= after + 0.5
@@ -89,7 +91,7 @@ def test_the_parts_of_idleness_add_up(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(trace("new").text())
     ours, _ = marked(path, tmp_path / "seen.json")
-    idle = sum(one["dur"] for one in ours if one["ph"] == "X" and one["tid"] == 2)
+    idle = sum(event["dur"] for event in ours if event["ph"] == "X" and event["tid"] == 2)
     assert idle == pytest.approx(build_profile(trace("new").timeline()).idle / 1000, rel=1e-3)
 
 
@@ -97,13 +99,13 @@ def test_waits_bear_their_findings(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(trace("new").text())
     ours, _ = marked(path, tmp_path / "seen.json")
-    found = report_run([profile_file(str(path))])
-    marks = [one["name"] for one in ours if one["ph"] == "i"]
-    assert len(marks) == len(found.findings)
-    waits = [one for one in ours if one["ph"] == "X" and one["tid"] >= 10]
-    assert {one["name"] for one in waits} <= set(marks)
-    assert all(one["args"]["instead"] for one in waits)
-    named = {one["args"]["name"] for one in ours if one["name"] == "thread_name"}
+    report = report_run([profile_file(str(path))])
+    marks = [event["name"] for event in ours if event["ph"] == "i"]
+    assert len(marks) == len(report.findings)
+    waits = [event for event in ours if event["ph"] == "X" and event["tid"] >= 10]
+    assert {wait["name"] for wait in waits} <= set(marks)
+    assert all(wait["args"]["instead"] for wait in waits)
+    named = {event["args"]["name"] for event in ours if event["name"] == "thread_name"}
     assert {"training steps", "GPU idle, and why", "findings (where they cost most)"} <= named
 
 
@@ -166,10 +168,12 @@ def test_a_report_of_a_check_has_no_tracks():
 @settings(deadline=None, max_examples=20)
 @given(names)
 def test_hostile_names(name):
-    made = report_run([build_profile(trace("new").timeline(), max_boxes=MAX_BOXES)])
-    findings = [msgspec.structs.replace(one, line=None, place=name, remedy=name) for one in made.findings]
-    made = msgspec.structs.replace(made, findings=tuple(findings))
-    for event in events(made, STYLE):
+    report = report_run([build_profile(trace("new").timeline(), max_boxes=MAX_BOXES)])
+    findings = [
+        msgspec.structs.replace(finding, line=None, place=name, remedy=name) for finding in report.findings
+    ]
+    report = msgspec.structs.replace(report, findings=tuple(findings))
+    for event in events(report, STYLE):
         assert json.loads(event)["pid"] == PROCESS
 
 
@@ -178,7 +182,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     Path("trace.json.gz").write_bytes(gzip.compress(trace("new").text()))
     assert main(["trace", "--perfetto", "seen.json.gz", "trace.json.gz"]) == 0
     assert "Your GPU idles" in capsys.readouterr().out
-    assert any(one.get("pid") == PROCESS for one in document(Path("seen.json.gz"))["traceEvents"])
+    assert any(event.get("pid") == PROCESS for event in document(Path("seen.json.gz"))["traceEvents"])
     Path("other.json.gz").write_bytes(gzip.compress(trace("new").text()))
     assert main(["trace", "--perfetto", "seen2.json", "trace.json.gz", "other.json.gz"]) == 2
     assert "--perfetto writes one trace; 2 were given" in capsys.readouterr().err

@@ -20,8 +20,8 @@ def made() -> Report:
     return report_run([build_profile(training(steps=4).timeline())])
 
 
-def text(found: Report, **style: object) -> str:
-    return renderer("text")(found, Style(**style))  # type: ignore[arg-type]
+def text(report: Report, **style: object) -> str:
+    return renderer("text")(report, Style(**style))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
@@ -82,8 +82,8 @@ def test_everything_unfolded(made):
 
 def test_a_thousand_ranks_are_not_a_thousand_rows(made):
     ranks = tuple(RankSummary(rank=n, step=9 * MS, late=n * 1000.0, idle=3 * MS) for n in range(1000))
-    found = msgspec.structs.replace(made, ranks=ranks)
-    seen = text(msgspec.structs.replace(found, tables=tables(found, found.profile)))
+    report = msgspec.structs.replace(made, ranks=ranks)
+    seen = text(msgspec.structs.replace(report, tables=tables(report, report.profile)))
     assert len(seen.splitlines()) < 80
     assert "  999 " in seen
     assert "… and 992 ranks that arrive earlier" in seen

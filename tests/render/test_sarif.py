@@ -22,8 +22,8 @@ STYLE = Style(folder="/work")
 LEVELS = {"none", "note", "warning", "error"}
 
 
-def sarif(made: Report, style: Style = STYLE) -> dict[str, Any]:
-    return json.loads(renderer("sarif")(made, style))
+def sarif(report: Report, style: Style = STYLE) -> dict[str, Any]:
+    return json.loads(renderer("sarif")(report, style))
 
 
 def strings(value: Any) -> list[str]:
@@ -50,11 +50,11 @@ def assert_sound(log: dict[str, Any]) -> None:
         rules = run["tool"]["driver"]["rules"]
         assert run["tool"]["driver"]["name"] == "Gapless"
         assert len({one["id"] for one in rules}) == len(rules)
-        for one in rules:
+        for driver_rule in rules:
             for text in ("shortDescription", "fullDescription", "help"):
-                assert one[text]["text"]
-            assert one["help"]["markdown"]
-            assert one["defaultConfiguration"]["level"] in LEVELS
+                assert driver_rule[text]["text"]
+            assert driver_rule["help"]["markdown"]
+            assert driver_rule["defaultConfiguration"]["level"] in LEVELS
         for invocation in run["invocations"]:
             assert isinstance(invocation["executionSuccessful"], bool)
             for notification in invocation["toolExecutionNotifications"]:
@@ -83,7 +83,7 @@ def test_a_check():
     log = sarif(example())
     assert_sound(log)
     run = log["runs"][0]
-    assert [(one["ruleId"], one["level"]) for one in run["results"]] == [
+    assert [(result["ruleId"], result["level"]) for result in run["results"]] == [
         ("GAP141", "warning"),
         ("GAP110", "warning"),
         ("GAP101", "warning"),
@@ -98,7 +98,7 @@ def test_a_check():
 
 
 def test_rules_are_explained_by_their_own_words():
-    described = {one["id"]: one for one in sarif(example())["runs"][0]["tool"]["driver"]["rules"]}
+    described = {rule["id"]: rule for rule in sarif(example())["runs"][0]["tool"]["driver"]["rules"]}
     assert set(described) == {"GAP101", "GAP110", "GAP120", "GAP141"}
     for code, one in described.items():
         assert one["name"] == rule(code).name
@@ -114,11 +114,11 @@ def test_a_profile():
 
 
 def test_each_line_of_a_finding_that_one_change_mends_is_a_location():
-    made = example()
-    first = made.findings[0]
+    report = example()
+    first = report.findings[0]
     at = [msgspec.structs.replace(first.line, line=line) for line in (50, 53, 61)]
     merged = msgspec.structs.replace(first, spots=tuple(Spot(line=line) for line in at))
-    log = sarif(msgspec.structs.replace(made, findings=(merged, *made.findings[1:])))
+    log = sarif(msgspec.structs.replace(report, findings=(merged, *report.findings[1:])))
     assert_sound(log)
     result, *others = log["runs"][0]["results"]
     places = [*result["locations"], *result["relatedLocations"]]
@@ -136,8 +136,11 @@ def test_two_reports_are_one_log():
 def test_a_failed_run_says_so():
     run = sarif(example(Ending(how="error", status=1, message="ValueError: no")))["runs"][0]
     assert run["invocations"][0]["executionSuccessful"] is False
-    told = [one["message"]["text"] for one in run["invocations"][0]["toolExecutionNotifications"]]
-    assert "The script failed (ValueError: no): only what ran until then was checked" in told
+    texts = [
+        notification["message"]["text"]
+        for notification in run["invocations"][0]["toolExecutionNotifications"]
+    ]
+    assert "The script failed (ValueError: no): only what ran until then was checked" in texts
 
 
 @settings(deadline=None, max_examples=40)
@@ -149,18 +152,18 @@ def test_hostile_names(name):
 
 
 def test_no_path_of_the_machine_is_told():
-    def moved(one: Finding) -> Finding:
+    def moved(finding: Finding) -> Finding:
         line = SourceLine("/home/alice/secret/train.py", 3, "f", "x.item()")
-        return msgspec.structs.replace(one, line=line)
+        return msgspec.structs.replace(finding, line=line)
 
-    made = example()
-    made = msgspec.structs.replace(
-        made, script=("/home/alice/secret/train.py",), findings=tuple(map(moved, made.findings))
+    report = example()
+    report = msgspec.structs.replace(
+        report, script=("/home/alice/secret/train.py",), findings=tuple(map(moved, report.findings))
     )
     for form in ("sarif", "github", "markdown", "junit"):
-        assert "alice" not in renderer(form)(made, STYLE)
-        assert "alice" not in renderer(form)(made, Style(folder="/home/alice/secret"))
-    assert not any("/venv/" in text for text in strings(sarif(made)))
+        assert "alice" not in renderer(form)(report, STYLE)
+        assert "alice" not in renderer(form)(report, Style(folder="/home/alice/secret"))
+    assert not any("/venv/" in text for text in strings(sarif(report)))
 
 
 def test_a_home_folder_in_a_message(monkeypatch):
@@ -210,8 +213,8 @@ def test_paths_start_at_the_root_of_the_repository(tmp_path):
     one = found("a.item()", 3)
     absolute = msgspec.structs.replace(one, line=SourceLine(f"{folder}/run it.py", 3, "f", "a"))
     relative = msgspec.structs.replace(one, line=SourceLine("run it.py", 3, "f", "a"))  # as profiles have it
-    made = Report(verdict=Verdict(sentence="1 wait"), findings=(absolute, relative))
-    for result in sarif(made, Style(folder=str(folder)))["runs"][0]["results"]:
+    report = Report(verdict=Verdict(sentence="1 wait"), findings=(absolute, relative))
+    for result in sarif(report, Style(folder=str(folder)))["runs"][0]["results"]:
         uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
         assert uri == "training/run%20it.py"
 

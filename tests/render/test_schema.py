@@ -56,9 +56,9 @@ def test_each_is_a_schema_that_refuses_other_documents(name: str) -> None:
 
 
 def test_reports_fit(session) -> None:
-    made = gapless.report(session)
-    assert made.estimate is not None
-    assert_fits("report", renderer("json")(made, STYLE))
+    report = gapless.report(session)
+    assert report.estimate is not None
+    assert_fits("report", renderer("json")(report, STYLE))
     assert_fits("report", renderer("json")(explain([build_profile(training().timeline())]), STYLE))
 
 
@@ -86,8 +86,8 @@ def test_what_commands_write_fits(kind, words, capsys, monkeypatch) -> None:
 
 def test_a_proof_fits() -> None:
     cost = Cost(waits=1.0, first=2, operators=3, peak=4, estimate=Range(1, 2, 3))
-    made = Proof(verdict="the same", same=True, before="a", after="b", cases=(), costs=(cost, cost))
-    assert_fits("report", renderer("json")(report(made), STYLE))
+    proof = Proof(verdict="the same", same=True, before="a", after="b", cases=(), costs=(cost, cost))
+    assert_fits("report", renderer("json")(report(proof), STYLE))
 
 
 def test_saved_sessions_and_profiles_fit(session) -> None:
@@ -97,11 +97,11 @@ def test_saved_sessions_and_profiles_fit(session) -> None:
 
 def test_loaders_fit(tmp_path) -> None:
     correctness = Verification(mistakes=(Mistake(code="GAP311", name="n", seen="s", remedy="r"),))
-    made = Diagnosis(now=Prediction(setting=Setting(workers=2)), correctness=correctness)
-    save_loader(made, tmp_path / "loader.json")
+    diagnosis = Diagnosis(now=Prediction(setting=Setting(workers=2)), correctness=correctness)
+    save_loader(diagnosis, tmp_path / "loader.json")
     assert_fits("loader", (tmp_path / "loader.json").read_bytes())
-    assert_fits("report", renderer("json")(report(made), STYLE))
-    assert_fits("session", encode_session(Session(loaders=(LoaderUse(diagnosis=made),))))
+    assert_fits("report", renderer("json")(report(diagnosis), STYLE))
+    assert_fits("session", encode_session(Session(loaders=(LoaderUse(diagnosis=diagnosis),))))
 
 
 def test_a_field_of_another_type_does_not_fit(session) -> None:

@@ -17,8 +17,8 @@ HERE = Path(__file__).parent
 STYLE = Style(folder="/work")
 
 
-def shown(made: Report, **style: object) -> str:
-    return renderer("text")(made, msgspec.structs.replace(STYLE, **style))
+def shown(report: Report, **style: object) -> str:
+    return renderer("text")(report, msgspec.structs.replace(STYLE, **style))
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_the_same_remedy_is_told_once():
         run.wait(50, operator="aten::index", mechanism="size", call="Tensor.__getitem__")
         run.wait(60, operator="aten::index", mechanism="size", call="Tensor.__getitem__")
         run.step()
-    made = report(run.session(), lambda file: "")
-    first, second = made.findings
+    result = report(run.session(), lambda file: "")
+    first, second = result.findings
     same = msgspec.structs.replace(
-        made, findings=(first, msgspec.structs.replace(second, remedy=first.remedy))
+        result, findings=(first, msgspec.structs.replace(second, remedy=first.remedy))
     )
     text = shown(same)
     assert f"instead see {first.code} at train.py:50 above" in text
@@ -133,8 +133,8 @@ def test_a_long_report_names_the_first_findings_and_counts_the_rest():
         for number in range(40):
             run.wait(number + 10, operator="aten::nonzero", mechanism="size", call="")
         run.step(95)
-    made = report(run.session())
-    short, whole = shown(made), shown(made, unfold=True)
+    result = report(run.session())
+    short, whole = shown(result), shown(result, unfold=True)
     assert short.count("GAP110 nonzero") == 20
     assert "and 20 findings with fewer syncs (--all)" in short
     assert whole.count("GAP110 nonzero") == 40

@@ -18,9 +18,9 @@ def real() -> Callable[[str], Timeline]:
     """``real("c51d")``: the profile whose name ends so."""
 
     def find(ending: str) -> Timeline:
-        found = sorted(FOLDER.glob(f"*{ending}.json.gz"))
-        if not found:
+        paths = sorted(FOLDER.glob(f"*{ending}.json.gz"))
+        if not paths:
             pytest.skip(f"no profile {ending}")
-        return read(found[0])
+        return read(paths[0])
 
     return find

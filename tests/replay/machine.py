@@ -71,11 +71,11 @@ class Machine:
     def _launch(self, step: Step, _: bool) -> None:
         queue = self.starts[step.stream]
         length = float(CALL)
-        asked = self.now
+        moment = self.now
         if len(queue) >= self.depth and queue[-self.depth] > self.now:
-            asked = queue[-self.depth] + 2 - CALL
+            moment = queue[-self.depth] + 2 - CALL
             length = queue[-self.depth] + 2 - self.now
-        begin = self._begin(step.stream, asked, step.length)
+        begin = self._begin(step.stream, moment, step.length)
         self.trace.launch("kernel", self.now, length, kernel=(begin, step.length), stream=step.stream)
         self.now += length
 

@@ -18,19 +18,19 @@ QUEUED = 50_000
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_calls_return_when_the_table_says(real, name):
     timeline = real(name)
-    known = find_links(timeline)
+    links = find_links(timeline)
     work, host = timeline.work, timeline.host
-    seen: Counter[bool | None] = Counter()
-    for row in np.flatnonzero(known.copies.pageable & (known.call >= 0)).tolist():
-        call = known.call[row]
+    counter: Counter[bool | None] = Counter()
+    for row in np.flatnonzero(links.copies.pageable & (links.call >= 0)).tolist():
+        call = links.call[row]
         if work.start[row] - host.start[call] < QUEUED:
             continue
         told = call_blocks(
-            "pageable", bool(known.copies.to_device[row]), int(work.bytes[row]), PROFILES[name]
+            "pageable", bool(links.copies.to_device[row]), int(work.bytes[row]), PROFILES[name]
         )
-        seen[told] += 1
+        counter[told] += 1
         if told is False:
             assert host.end[call] <= work.start[row]
         elif told:
             assert host.end[call] > work.start[row]
-    assert seen[True] + seen[False]
+    assert counter[True] + counter[False]

@@ -36,12 +36,12 @@ def test_three_waits_in_a_row_only_all_of_which_help() -> None:
     """Kernels, three reads, a stretch of host work: each read alone is stood in for by the others."""
     steps = [*DEEP, READ, READ, READ, Step("host", 8000), *DEEP]
     model, rows = modelled(steps)
-    found = price_groups(model, {name: [rows[20 + name]] for name in range(3)})
-    assert max(price.alone for price in found.each.values()) < 100_000
-    assert min(price.last for price in found.each.values()) > 7_500_000
-    assert found.all == pytest.approx(takes(steps) - takes(steps, [20, 21, 22]), abs=30_000)
-    assert set(found.shortest) == {0, 1, 2}
-    assert found.saved[-1] == found.all
+    prices = price_groups(model, {name: [rows[20 + name]] for name in range(3)})
+    assert max(price.alone for price in prices.each.values()) < 100_000
+    assert min(price.last for price in prices.each.values()) > 7_500_000
+    assert prices.all == pytest.approx(takes(steps) - takes(steps, [20, 21, 22]), abs=30_000)
+    assert set(prices.shortest) == {0, 1, 2}
+    assert prices.saved[-1] == prices.all
 
 
 def test_a_wait_in_a_launch_bound_stretch() -> None:
@@ -123,13 +123,13 @@ def test_the_laws(program: list[Step], data: st.DataObject) -> None:
     assert spans == sorted(spans, reverse=True)  # removing more never lengthens
     assert model.span(reversed(order)) == spans[-1]  # nor does the order matter
     groups = {name: order[name::3] for name in range(3)}
-    found = price_groups(model, groups)
-    for price in found.each.values():
+    prices = price_groups(model, groups)
+    for price in prices.each.values():
         assert 0 <= price.alone <= price.blocked
         assert price.last >= 0
-        assert price.alone <= found.all
-    assert found.all == spans[0] - spans[-1]
-    assert found.all <= sum(price.blocked for price in found.each.values())
-    if found.all:
-        assert found.saved[-1] >= 0.9 * found.all
-        assert list(found.saved) == sorted(found.saved)
+        assert price.alone <= prices.all
+    assert prices.all == spans[0] - spans[-1]
+    assert prices.all <= sum(price.blocked for price in prices.each.values())
+    if prices.all:
+        assert prices.saved[-1] >= 0.9 * prices.all
+        assert list(prices.saved) == sorted(prices.saved)

@@ -12,9 +12,9 @@ from gapless.replay.path import busy_share, find_limiter
 
 
 def model(trace: Trace) -> ReplayModel:
-    found = build(trace.timeline())
-    assert isinstance(found, ReplayModel)
-    return found
+    result = build(trace.timeline())
+    assert isinstance(result, ReplayModel)
+    return result
 
 
 def micro(nanoseconds: int) -> float:
@@ -37,11 +37,11 @@ def test_a_stream_waits_for_another() -> None:
     trace.call("cudaStreamWaitEvent", 15, 1)
     trace.launch("gemm", 20, kernel=(1008, 100), stream=7)
     trace.wait(30, 1083, stream=False)
-    found = model(trace)
-    assert found.graph.crossings.work.tolist() == [1]
-    assert found.replay().work_start.tolist() == [6_000, 1_008_000]
-    assert found.replay(halve_work([0])).work_start[1] == 508_000
-    assert micro(found.replay(halve_work([0])).span) == pytest.approx(613, abs=1)
+    replay_model = model(trace)
+    assert replay_model.graph.crossings.work.tolist() == [1]
+    assert replay_model.replay().work_start.tolist() == [6_000, 1_008_000]
+    assert replay_model.replay(halve_work([0])).work_start[1] == 508_000
+    assert micro(replay_model.replay(halve_work([0])).span) == pytest.approx(613, abs=1)
 
 
 def test_work_on_another_stream_does_not_hold_up_what_does_not_wait_for_it() -> None:
@@ -49,9 +49,9 @@ def test_work_on_another_stream_does_not_hold_up_what_does_not_wait_for_it() -> 
     trace.copy("HtoD (Pinned -> Device)", 0, 5, copy=(6, 1000), bytes=1 << 24, stream=20)
     trace.launch("gemm", 20, kernel=(26, 2000), stream=7)
     trace.wait(30, 2001, stream=False)
-    found = model(trace)
-    assert len(found.graph.crossings.work) == 0
-    assert found.replay(halve_work([0])).span == found.replay().span
+    replay_model = model(trace)
+    assert len(replay_model.graph.crossings.work) == 0
+    assert replay_model.replay(halve_work([0])).span == replay_model.replay().span
 
 
 def backward(trace: Trace, begin: float, read: bool) -> float:
@@ -78,10 +78,10 @@ def test_threads_hand_over() -> None:
         now = backward(trace, now, read=True)
     trace.operator("aten::add", now, 10)
     trace.wait(now + 20, 20, stream=False)
-    found = model(trace)
-    waits = found.waits.host[found.removable].tolist()
-    now_span, after = found.replay(), found.replay(remove_waits(waits))
-    assert micro(now_span.span) == pytest.approx(found.recorded / 1000, abs=5)
+    replay_model = model(trace)
+    waits = replay_model.waits.host[replay_model.removable].tolist()
+    now_span, after = replay_model.replay(), replay_model.replay(remove_waits(waits))
+    assert micro(now_span.span) == pytest.approx(replay_model.recorded / 1000, abs=5)
     # The main thread, and so backward on its own thread, begin earlier by all that was waited.
     assert micro(now_span.span - after.span) == pytest.approx(3 * 400, abs=30)
 
@@ -91,8 +91,8 @@ def test_threads_that_run_at_once_do_not_wait_for_each_other() -> None:
     for n in range(20):
         trace.launch("a", 100 * n, 90, kernel=(100 * n + 91, 10))
         trace.launch("b", 100 * n + 50, 90, kernel=(100 * n + 141, 10), thread=77, stream=9)
-    found = model(trace)
-    assert not (found.graph.anchors.kind == 1).any()
+    replay_model = model(trace)
+    assert not (replay_model.graph.anchors.kind == 1).any()
 
 
 def test_a_graph_follows_its_head() -> None:
@@ -103,10 +103,10 @@ def test_a_graph_follows_its_head() -> None:
         trace.kernel("node", begin, 10, correlation=number)
     trace.kernel("branch", 540, 30, correlation=number, stream=9)
     trace.wait(40, 560, stream=False)
-    found = model(trace)
-    moved = found.replay(halve_work([0]))
-    assert found.replay().work_start.tolist() == [6_000, 507_000, 540_000, 560_000, 580_000]
-    assert (found.replay().work_start[1:] - moved.work_start[1:]).tolist() == [250_000] * 4
+    replay_model = model(trace)
+    moved = replay_model.replay(halve_work([0]))
+    assert replay_model.replay().work_start.tolist() == [6_000, 507_000, 540_000, 560_000, 580_000]
+    assert (replay_model.replay().work_start[1:] - moved.work_start[1:]).tolist() == [250_000] * 4
 
 
 def loader(name: str, length: float) -> Trace:
@@ -124,24 +124,26 @@ def loader(name: str, length: float) -> Trace:
 
 
 def test_late_batches_stay_late_and_can_be_made_free() -> None:
-    found = model(loader("_MultiProcessingDataLoaderIter", 5000))
-    waits = found.waits.host[found.removable].tolist()
-    now = found.replay()
-    assert micro(now.span) == pytest.approx(found.recorded / 1000, abs=20)
+    replay_model = model(loader("_MultiProcessingDataLoaderIter", 5000))
+    waits = replay_model.waits.host[replay_model.removable].tolist()
+    now = replay_model.replay()
+    assert micro(now.span) == pytest.approx(replay_model.recorded / 1000, abs=20)
     # The workers' batches come when they come: only the last wait is off the path.
-    assert micro(now.span - found.span(waits)) < 100
-    free = found.replay(ReplayChange(input_free=True))
+    assert micro(now.span - replay_model.span(waits)) < 100
+    free = replay_model.replay(ReplayChange(input_free=True))
     assert micro(now.span - free.span) == pytest.approx(4 * 5000, abs=100)
     assert find_limiter(now) == "input"
     assert find_limiter(free) == "device"
 
 
 def test_loading_in_the_main_process_is_host_work() -> None:
-    found = model(loader("_SingleProcessDataLoaderIter", 5000))
-    waits = found.waits.host[found.removable].tolist()
-    now = found.replay()
-    assert micro(now.span - found.span(waits)) == pytest.approx(3 * 3000 + 3000, abs=3200)
-    assert micro(now.span - found.replay(ReplayChange(input_free=True)).span) == pytest.approx(20_000, abs=50)
+    replay_model = model(loader("_SingleProcessDataLoaderIter", 5000))
+    waits = replay_model.waits.host[replay_model.removable].tolist()
+    now = replay_model.replay()
+    assert micro(now.span - replay_model.span(waits)) == pytest.approx(3 * 3000 + 3000, abs=3200)
+    assert micro(now.span - replay_model.replay(ReplayChange(input_free=True)).span) == pytest.approx(
+        20_000, abs=50
+    )
 
 
 def collective(peers: str) -> int:
@@ -153,9 +155,9 @@ def collective(peers: str) -> int:
     trace.launch("gemm", 3010, kernel=(3507, 1000))
     trace.launch("ncclDevKernel_AllReduce", 3020, kernel=(4508, 50))
     trace.wait(3030, 1533, stream=False)
-    found = model(trace)
+    replay_model = model(trace)
     change = ReplayChange(collectives="end") if peers == "end" else NO_CHANGE
-    return found.replay(change).span - found.replay(change | halve_work([0])).span
+    return replay_model.replay(change).span - replay_model.replay(change | halve_work([0])).span
 
 
 def test_peers_come_earlier_or_when_they_came() -> None:
@@ -169,21 +171,21 @@ def test_launches_of_a_step_in_one_graph() -> None:
     for n in range(100):
         trace.launch("small", 10 * n, kernel=(10 * n + 6, 2))
     trace.wait(1010, 20, stream=False)
-    found = model(trace)
-    graphed = found.replay(ReplayChange(graphed=True))
+    replay_model = model(trace)
+    graphed = replay_model.replay(ReplayChange(graphed=True))
     assert micro(graphed.span) == pytest.approx(100 * 3 + 40, abs=60)
-    assert len(found.steps.start) == 1
-    assert found.replay().steps.tolist() == [1_000_000]
+    assert len(replay_model.steps.start) == 1
+    assert replay_model.replay().steps.tolist() == [1_000_000]
     assert graphed.steps[0] < 50_000
 
 
 def test_changes_add_up_in_any_order() -> None:
-    one, two = remove_waits([1, 2]) | halve_work([4]), ReplayChange(input_free=True) | halve_work([4, 5])
-    assert one | two == two | one
-    assert (one | two).scaled == {4: 0.25, 5: 0.5}
-    assert NO_CHANGE | one == one
+    change, two = remove_waits([1, 2]) | halve_work([4]), ReplayChange(input_free=True) | halve_work([4, 5])
+    assert change | two == two | change
+    assert (change | two).scaled == {4: 0.25, 5: 0.5}
+    assert NO_CHANGE | change == change
     assert remove_waits([1]).removes_only
-    assert not one.removes_only
+    assert not change.removes_only
 
 
 def test_work_from_before_the_window_is_kept() -> None:
@@ -194,18 +196,18 @@ def test_work_from_before_the_window_is_kept() -> None:
     trace.wait(50_032, 4)
     trace.launch("next", 50_050, kernel=(50_056, 10))
     trace.wait(50_060, 20, stream=False)
-    found = model(trace)
-    waits = found.waits.host[found.removable].tolist()
-    assert micro(found.replay().span - found.span(waits)) < 100
+    replay_model = model(trace)
+    waits = replay_model.waits.host[replay_model.removable].tolist()
+    assert micro(replay_model.replay().span - replay_model.span(waits)) < 100
 
 
 def test_short_profiles_are_not_trusted() -> None:
     trace = Trace()
     trace.launch("gemm", 0, kernel=(6, 100))
     trace.wait(10, 101, stream=False)
-    seen = measure_fidelity(model(trace))
-    assert not seen.trusted
-    assert seen.reason == "the profile contains only 1 device operations"
+    fidelity = measure_fidelity(model(trace))
+    assert not fidelity.trusted
+    assert fidelity.reason == "the profile contains only 1 device operations"
 
 
 def test_a_wait_that_its_work_does_not_explain_makes_prices_bounds() -> None:
@@ -213,10 +215,10 @@ def test_a_wait_that_its_work_does_not_explain_makes_prices_bounds() -> None:
     for n in range(60):
         trace.launch("gemm", 1000 * n, kernel=(1000 * n + 6, 10))
         trace.wait(1000 * n + 100, 800)
-    seen = measure_fidelity(model(trace))
-    assert seen.explained < 0.1
-    assert not seen.trusted
-    assert "blocked time" in seen.reason
+    fidelity = measure_fidelity(model(trace))
+    assert fidelity.explained < 0.1
+    assert not fidelity.trusted
+    assert "blocked time" in fidelity.reason
 
 
 def test_a_wait_for_work_from_before_the_window_leaves_the_rest_to_be_priced() -> None:
@@ -230,15 +232,15 @@ def test_a_wait_for_work_from_before_the_window_leaves_the_rest_to_be_priced() -
         trace.copy("DtoH (Device -> Pageable)", now + 10, 300, copy=(now + 307, 2), bytes=4)
         trace.wait(now + 312, 4)
         now += 400
-    found = model(trace)
-    early = int(found.waits.blocked.argmax())
-    assert found.waits.work[early] == -1
-    assert not found.removable[early]
-    seen = measure_fidelity(found)
-    assert seen.trusted, seen.reason
-    assert abs(seen.span_error) < 0.001
-    every = found.waits.host.tolist()
-    assert 20_000_000 < found.span(every) < found.replay().span
+    replay_model = model(trace)
+    early = int(replay_model.waits.blocked.argmax())
+    assert replay_model.waits.work[early] == -1
+    assert not replay_model.removable[early]
+    fidelity = measure_fidelity(replay_model)
+    assert fidelity.trusted, fidelity.reason
+    assert abs(fidelity.span_error) < 0.001
+    every = replay_model.waits.host.tolist()
+    assert 20_000_000 < replay_model.span(every) < replay_model.replay().span
 
 
 @pytest.mark.parametrize(("length", "limits"), [(70, "host"), (90, "device"), (10, "host")])

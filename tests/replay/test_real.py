@@ -16,19 +16,19 @@ Real = Callable[[str], Timeline]
 
 
 def model(timeline: Timeline) -> ReplayModel:
-    found = build(timeline)
-    assert isinstance(found, ReplayModel)
-    return found
+    result = build(timeline)
+    assert isinstance(result, ReplayModel)
+    return result
 
 
-def priced(found: ReplayModel) -> GroupPrices[str]:
+def priced(replay_model: ReplayModel) -> GroupPrices[str]:
     """The waits priced by the outermost operator around them."""
-    timeline = found.timeline
+    timeline = replay_model.timeline
     groups: defaultdict[str, list[int]] = defaultdict(list)
-    for row in found.waits.host.tolist():
+    for row in replay_model.waits.host.tolist():
         around = [r for r in timeline.with_ancestors(row) if timeline.host.kind[r] == HostKind.OPERATOR]
         groups[timeline.names[timeline.host.name[around[-1]]] if around else ""].append(row)
-    return price_groups(found, groups)
+    return price_groups(replay_model, groups)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def priced(found: ReplayModel) -> GroupPrices[str]:
 )
 def test_the_unchanged_replay_meets_the_profile(real: Real, ending: str) -> None:
     found = model(real(ending))
-    seen = measure_fidelity(found)
-    assert seen.trusted, seen.reason
-    assert abs(seen.span_error) < 0.005
-    assert seen.drift < 0.01
-    assert seen.explained > 0.95
-    assert seen.wait_error < 0.1
+    fidelity = measure_fidelity(found)
+    assert fidelity.trusted, fidelity.reason
+    assert abs(fidelity.span_error) < 0.005
+    assert fidelity.drift < 0.01
+    assert fidelity.explained > 0.95
+    assert fidelity.wait_error < 0.1
     assert found.program.edges_cut <= 1
 
 
@@ -61,20 +61,20 @@ def test_prices_of_real_profiles_keep_the_laws(real: Real, ending: str) -> None:
 
 def test_waits_stand_in_for_one_another(real: Real) -> None:
     """Removing what one call does saves little, removing what all do saves the time of ten steps."""
-    found = model(real("d242"))
-    each = price_groups(found, {row: [row] for row in found.waits.host.tolist()})
+    replay_model = model(real("d242"))
+    each = price_groups(replay_model, {row: [row] for row in replay_model.waits.host.tolist()})
     assert each.all > 290_000_000
     assert sum(price.alone for price in each.each.values()) < 0.3 * each.all
 
 
 def test_blocking_amd_copies_are_no_host_work(real: Real) -> None:
     """The copies' own calls wait here; a replay that keeps their lengths finds nothing to save."""
-    found = model(real("faff"))
-    assert found.replay().span - found.span(found.waits.host.tolist()) > 150_000_000
+    replay_model = model(real("faff"))
+    assert replay_model.replay().span - replay_model.span(replay_model.waits.host.tolist()) > 150_000_000
 
 
 def test_work_from_before_the_window_saves_next_to_nothing(real: Real) -> None:
-    found = model(real("776d"))
-    saved = found.replay().span - found.span(found.waits.host.tolist())
-    assert found.waits.blocked.sum() > 0.9 * found.recorded
-    assert saved < 0.01 * found.recorded
+    replay_model = model(real("776d"))
+    saved = replay_model.replay().span - replay_model.span(replay_model.waits.host.tolist())
+    assert replay_model.waits.blocked.sum() > 0.9 * replay_model.recorded
+    assert saved < 0.01 * replay_model.recorded

@@ -67,10 +67,10 @@ def test_more_bytes_take_longer_and_nothing_is_free(nbytes: int, ranks: int) -> 
 def test_more_ranks_begin_later_and_none_is_certain(gpu: str, name: str) -> None:
     programme = Programme(gpu=gpu_limits(find(gpu)), node=8)
     groups = [entry(ranks, f"all {ranks} ranks", GB, name) for ranks in (2, 4, 8, 16, 256)]
-    begins = [latency(one, programme) for one in groups]
+    begins = [latency(group, programme) for group in groups]
     assert begins == sorted(begins)
     assert begins[0] > 1_000
-    assert all(0 < collective_spread(one, programme) < 1 for one in groups)
+    assert all(0 < collective_spread(group, programme) < 1 for group in groups)
     assert collective_spread(groups[-1], programme) > collective_spread(groups[0], programme)
 
 

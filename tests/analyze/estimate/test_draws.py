@@ -74,11 +74,11 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
     pace = ReplayPace(host, np.full(len(model.timeline.work), device), late)
     slow = USUAL.scaled(host)
 
-    def again(one: TimedEntry) -> TimedEntry:
-        if one.entry.kind != "operator":
-            return one
+    def again(timed: TimedEntry) -> TimedEntry:
+        if timed.entry.kind != "operator":
+            return timed
         return replace(
-            one, device=round(one.device * device), host=slow.operator_time(one.entry, one.kernels)
+            timed, device=round(timed.device * device), host=slow.operator_time(timed.entry, timed.kernels)
         )
 
     for name in ("DEFAULT_UNBLOCKED_NS", "DEFAULT_UNBLOCKED_DEVICE_NS"):
@@ -96,10 +96,10 @@ def test_savings_of_an_unchanged_machine_are_its_prices():
     ran = run_steps([[times.timed(entry) for entry in [add(10.0), read(0), *HOST, read(1)]]] * 4, A100, USUAL)
     model = build(ran.timeline)
     rows = {site: [row for step in ran.waits for row in step[site]] for site in (0, 1)}
-    told, drawn = price_groups(model, rows), group_savings(model, rows, NO_CHANGE)
-    assert (drawn.span, drawn.all, drawn.limiter) == (told.span, told.all, told.limiter)
-    assert drawn.alone == {key: one.alone for key, one in told.each.items()}
-    assert drawn.last == {key: one.last for key, one in told.each.items()}
+    prices, drawn = price_groups(model, rows), group_savings(model, rows, NO_CHANGE)
+    assert (drawn.span, drawn.all, drawn.limiter) == (prices.span, prices.all, prices.limiter)
+    assert drawn.alone == {key: price.alone for key, price in prices.each.items()}
+    assert drawn.last == {key: price.last for key, price in prices.each.items()}
     ones = ReplayPace(1.0, np.ones(len(model.timeline.work)))
     assert group_savings(model, rows, ReplayChange(pace=ones)) == drawn
 
@@ -131,9 +131,11 @@ def test_machines_that_are_replayed_together_say_what_each_says_alone(monkeypatc
     ]
     monkeypatch.setattr(replay_model, "MAX_MOMENTS_TOGETHER", together)
     found = group_savings_under(model, rows, changes)
-    assert [one.span for one in found] == [model.replay(change).span for change in changes]
-    assert [one.limiter for one in found] == [find_limiter(model.replay(change)) for change in changes]
-    assert [one.alone for one in found] == alone
+    assert [profile.span for profile in found] == [model.replay(change).span for change in changes]
+    assert [estimate.limiter for estimate in found] == [
+        find_limiter(model.replay(change)) for change in changes
+    ]
+    assert [price.alone for price in found] == alone
 
 
 def replayed(model, rows, change):
@@ -148,28 +150,28 @@ def test_of_too_many_groups_the_dearest_are_replayed_and_the_others_follow(monke
     dearest = sorted(rows, key=lambda key: (likely[key].last, likely[key].alone))[
         -price.MIN_GROUPS_REPLAYED :
     ]
-    for one, other in zip(some, whole, strict=True):
-        assert (one.span, one.all, one.limiter) == (other.span, other.all, other.limiter)
-        assert {key: one.alone[key] for key in dearest} == {key: other.alone[key] for key in dearest}
-        assert list(one.alone) == list(one.last) == list(rows)
-        assert sum(one.alone.values()) == pytest.approx(sum(other.alone.values()), rel=0.2)
+    for savings, other in zip(some, whole, strict=True):
+        assert (savings.span, savings.all, savings.limiter) == (other.span, other.all, other.limiter)
+        assert {key: savings.alone[key] for key in dearest} == {key: other.alone[key] for key in dearest}
+        assert list(savings.alone) == list(savings.last) == list(rows)
+        assert sum(savings.alone.values()) == pytest.approx(sum(other.alone.values()), rel=0.2)
 
 
 def test_what_is_certain_has_no_interval(monkeypatch):
-    found = estimated(*GPU, read(), *HOST, monkeypatch=monkeypatch)
-    of, one = found.estimate, found.findings[0].price
+    report = estimated(*GPU, read(), *HOST, monkeypatch=monkeypatch)
+    of, price = report.estimate, report.findings[0].price
     assert of.step.least == pytest.approx(of.step.most, abs=2)
     assert of.saved.least == pytest.approx(of.saved.most, abs=2)
-    assert one.least_last == pytest.approx(one.most_last, abs=2)
+    assert price.least_last == pytest.approx(price.most_last, abs=2)
     assert of.sure == 1.0
 
 
 def test_a_read_in_a_step_that_the_host_limits_costs_latencies(monkeypatch):
     """By hand: a launch, eight bytes, a return; a share of it that is the CPU's own is as certain as that."""
-    found = estimated(*HOST, read(), *HOST, late=0.4, monkeypatch=monkeypatch)
-    one = found.findings[0].price
-    assert one.most_last / one.last == pytest.approx(exp(0.4 * NORMAL), rel=0.25)
-    assert one.last / one.least_last == pytest.approx(exp(0.4 * NORMAL), rel=0.25)
+    report = estimated(*HOST, read(), *HOST, late=0.4, monkeypatch=monkeypatch)
+    price = report.findings[0].price
+    assert price.most_last / price.last == pytest.approx(exp(0.4 * NORMAL), rel=0.25)
+    assert price.last / price.least_last == pytest.approx(exp(0.4 * NORMAL), rel=0.25)
 
 
 def test_a_step_that_the_host_limits_is_as_uncertain_as_the_host(monkeypatch):
@@ -200,7 +202,7 @@ def test_a_host_that_was_measured_is_better_known():
     usual, own = report(run_).estimate, report(replace_(run_, programme=measured)).estimate
     assert own.step.likely == usual.step.likely
     assert own.step.most - own.step.least < usual.step.most - usual.step.least
-    assert any("as measured on this machine (Some CPU)" in one for one in own.assumptions)
+    assert any("as measured on this machine (Some CPU)" in assumption for assumption in own.assumptions)
     assert own.speed == measured.host
     assert usual.speed is None
 
@@ -233,10 +235,10 @@ def test_what_whole_models_have_proved():
 
 def test_why_an_interval_is_wider_is_told():
     def told(entry: Entry) -> bool:
-        found = report(session(*8 * [[entry] * 40])).estimate
+        estimate = report(session(*8 * [[entry] * 40])).estimate
         return any(
-            f"100% of the GPU's time may be off by {UNPROVEN_SPREAD:.0%} together" in one
-            for one in found.assumptions
+            f"100% of the GPU's time may be off by {UNPROVEN_SPREAD:.0%} together" in assumption
+            for assumption in estimate.assumptions
         )
 
     assert told(replace_(add(1.0), dtype="bfloat16"))
@@ -250,23 +252,23 @@ def test_more_draws_tell_the_same(monkeypatch):
         "gapless.analyze.estimate.estimate.draw_machines", lambda *words: drawn(*words, count=16 * DRAWS)
     )
     many = estimated(*GPU, read(), *HOST, host=0.4, device=0.3, monkeypatch=monkeypatch).estimate
-    for one, other in ((few.step, many.step), (few.saved, many.saved)):
-        assert one.least == pytest.approx(other.least, rel=0.1)
-        assert one.most == pytest.approx(other.most, rel=0.1)
+    for bounds, other in ((few.step, many.step), (few.saved, many.saved)):
+        assert bounds.least == pytest.approx(other.least, rel=0.1)
+        assert bounds.most == pytest.approx(other.most, rel=0.1)
 
 
 def test_a_saving_is_a_difference_on_one_machine(monkeypatch):
     """What the host does behind a wait is saved. A device whose speed is not known moves the step and not
     the saving."""
-    found = estimated(*GPU, read(), *HOST, device=0.4, monkeypatch=monkeypatch)
-    assert found.estimate.step.most > 1.4 * found.estimate.step.least
-    assert found.estimate.saved.most < 1.2 * found.estimate.saved.least
+    report = estimated(*GPU, read(), *HOST, device=0.4, monkeypatch=monkeypatch)
+    assert report.estimate.step.most > 1.4 * report.estimate.step.least
+    assert report.estimate.saved.most < 1.2 * report.estimate.saved.least
 
 
 def test_what_limits_a_step_and_how_surely(monkeypatch):
     def of(*step):
-        found = estimated(*step, host=0.4, device=0.4, monkeypatch=monkeypatch).estimate
-        return found.limiter, found.sure
+        estimate = estimated(*step, host=0.4, device=0.4, monkeypatch=monkeypatch).estimate
+        return estimate.limiter, estimate.sure
 
     assert of(*HOST) == ("host", 1.0)
     assert of(*GPU) == ("device", 1.0)
@@ -284,9 +286,9 @@ def test_a_step_with_collectives_is_in_the_middle_of_its_interval(time, exposed,
     made, seen = interval, {}
 
     def kept(likely, drawn):
-        found = made(likely, drawn)
-        seen[found.likely] = np.array(drawn)
-        return found
+        bounds = made(likely, drawn)
+        seen[bounds.likely] = np.array(drawn)
+        return bounds
 
     monkeypatch.setattr("gapless.analyze.estimate.estimate.interval", kept)
     collective = Entry(kind="collective", name="all_reduce", group="ranks 0-7", ranks=8)
@@ -296,11 +298,11 @@ def test_a_step_with_collectives_is_in_the_middle_of_its_interval(time, exposed,
 
 
 def test_all_that_may_limit_a_step_is_told_the_likeliest_first(monkeypatch):
-    found = estimated(*[add(0.017)] * 100, host=0.4, device=0.4, monkeypatch=monkeypatch).estimate
-    assert {*found.limiters} == {"host", "device"}
-    assert sum(found.limiters.values()) == pytest.approx(1)
-    assert next(iter(found.limiters.items())) == (found.limiter, found.sure)
-    assert [*found.limiters.values()] == sorted(found.limiters.values(), reverse=True)
+    estimate = estimated(*[add(0.017)] * 100, host=0.4, device=0.4, monkeypatch=monkeypatch).estimate
+    assert {*estimate.limiters} == {"host", "device"}
+    assert sum(estimate.limiters.values()) == pytest.approx(1)
+    assert next(iter(estimate.limiters.items())) == (estimate.limiter, estimate.sure)
+    assert [*estimate.limiters.values()] == sorted(estimate.limiters.values(), reverse=True)
 
 
 def test_an_interval_is_between_quantiles_and_holds_the_likely_value():
@@ -313,13 +315,13 @@ def test_an_interval_is_between_quantiles_and_holds_the_likely_value():
 def test_the_drawn_machines_are_balanced():
     entries = [add(1.0 + number / 1000) for number in range(30)]
     drawn = draw_machines(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
-    hosts = np.log([one.host for one in drawn])
-    device = np.log([one.device for one in drawn])
+    hosts = np.log([estimate.host for estimate in drawn])
+    device = np.log([profile.device for profile in drawn])
     assert hosts.mean() == pytest.approx(0.0, abs=1e-9)
     assert np.abs(device.mean(axis=0)).max() < 1e-9
     assert hosts.std() == pytest.approx(0.5, rel=0.1)
     assert np.quantile(device, HIGH_QUANTILE) == pytest.approx(0.3 * NORMAL, rel=0.1)
     assert abs(np.corrcoef(hosts, device.mean(axis=1))[0, 1]) < 0.2
-    assert [one.host for one in drawn] == [
-        one.host for one in draw_machines(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
+    assert [estimate.host for estimate in drawn] == [
+        machine.host for machine in draw_machines(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
     ]

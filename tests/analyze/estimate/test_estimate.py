@@ -30,27 +30,27 @@ def told(*step: Entry, steps: int = STEPS, by_line: bool = False, **more):
     return report(session(*[list(step)] * steps, **more), by_line=by_line)
 
 
-def price(found, line: int = 1):
-    return next(one.price for one in found.findings if one.line.line == line)
+def price(report, line: int = 1):
+    return next(finding.price for finding in report.findings if finding.line.line == line)
 
 
 DEEP = [add(0.5)] * 40
 
 
 def test_a_wait_among_deep_queues_costs_a_moment():
-    found = told(*DEEP, read(), *DEEP)
-    assert found.estimate.refused == ""
-    assert found.estimate.step.likely == pytest.approx(40 * MS, rel=0.05)
-    assert 5_000 < price(found).last < 60_000
-    assert price(found).blocked > 10 * MS
-    assert found.estimate.prices.limiter == "device"
+    report = told(*DEEP, read(), *DEEP)
+    assert report.estimate.refused == ""
+    assert report.estimate.step.likely == pytest.approx(40 * MS, rel=0.05)
+    assert 5_000 < price(report).last < 60_000
+    assert price(report).blocked > 10 * MS
+    assert report.estimate.prices.limiter == "device"
 
 
 def test_a_wait_where_the_host_is_the_limit_costs_little():
-    found = told(*[add()] * 100, read(), *[add()] * 100)
-    assert price(found).last < 40_000
-    assert found.estimate.prices.limiter == "host"
-    assert (found.estimate.limiter, found.estimate.sure) == ("host", 1.0)
+    report = told(*[add()] * 100, read(), *[add()] * 100)
+    assert price(report).last < 40_000
+    assert report.estimate.prices.limiter == "host"
+    assert (report.estimate.limiter, report.estimate.sure) == ("host", 1.0)
 
 
 def test_a_read_after_every_layer_costs_a_restart_of_the_device_each_time():
@@ -68,13 +68,13 @@ def test_a_long_stretch_of_the_host_behind_a_wait_is_what_the_wait_costs():
 
 
 def test_waits_in_a_row_stand_in_for_each_other():
-    found = told(add(10.0), read(0), read(1), read(2), *[add()] * 200)
-    assert [one.line.line for one in found.findings] == [1]
-    assert price(found).last == price(found).alone > 0.9 * found.estimate.prices.all
+    report = told(add(10.0), read(0), read(1), read(2), *[add()] * 200)
+    assert [finding.line.line for finding in report.findings] == [1]
+    assert price(report).last == price(report).alone > 0.9 * report.estimate.prices.all
     lines = told(add(10.0), read(0), read(1), read(2), *[add()] * 200, by_line=True)
     prices = [price(lines, line) for line in (1, 2, 3)]
-    assert all(one.alone < 0.05 * found.estimate.prices.all for one in prices)
-    assert all(one.last > 0.5 * found.estimate.prices.all for one in prices)
+    assert all(one.alone < 0.05 * report.estimate.prices.all for one in prices)
+    assert all(one.last > 0.5 * report.estimate.prices.all for one in prices)
 
 
 def test_a_pageable_copy_costs_and_a_pinned_one_without_a_wait_does_not():
@@ -96,19 +96,19 @@ def test_an_explicit_synchronize_costs_what_a_read_costs():
 def test_what_happens_every_other_step_costs_half_a_step():
     always = told(add(10.0), read(), *[add()] * 200)
     plain, waiting = [add(10.0), *[add()] * 200], [add(10.0), read(), *[add()] * 200]
-    found = report(session(*[waiting, plain] * 5))
-    assert price(found).last == pytest.approx(price(always).last / 2, rel=0.2)
+    result = report(session(*[waiting, plain] * 5))
+    assert price(result).last == pytest.approx(price(always).last / 2, rel=0.2)
 
 
 def test_findings_of_equal_frequency_are_ordered_by_price():
-    found = told(read(0), add(10.0), read(1), *[add()] * 200, by_line=True)
-    assert [one.line.line for one in found.findings] == [2, 1]
+    result = told(read(0), add(10.0), read(1), *[add()] * 200, by_line=True)
+    assert [finding.line.line for finding in result.findings] == [2, 1]
     assert report(session(*[[read(0), add(10.0), read(1)]] * STEPS), priced=False).estimate is None
 
 
 def test_an_interval_spans_the_likely_value():
-    found = told(add(10.0), read(), *[add()] * 200)
-    one, of = price(found), found.estimate
+    report = told(add(10.0), read(), *[add()] * 200)
+    one, of = price(report), report.estimate
     assert one.estimated
     assert one.least_last <= one.last <= one.most_last
     assert one.least_alone <= one.alone <= one.most_alone
@@ -127,9 +127,9 @@ def test_an_interval_spans_the_likely_value():
     ids=["no steps", "nothing launched", "unknown operators"],
 )
 def test_no_estimate_where_it_would_not_be_honest(run, words):
-    found = report(run)
-    assert words in found.estimate.refused
-    assert all(one.price is None for one in found.findings)
+    result = report(run)
+    assert words in result.estimate.refused
+    assert all(finding.price is None for finding in result.findings)
 
 
 def test_no_estimate_of_a_step_that_was_not_recorded_whole():
@@ -143,37 +143,37 @@ def test_no_estimate_of_a_step_that_was_not_recorded_whole():
 
 def test_steps_that_were_too_long_to_record_are_left_out_and_said():
     run = session(*[[read(), add(1.0)]] * 8)
-    kept = tuple(one for one in run.programme.segments if one.tick != 5)
+    kept = tuple(segment for segment in run.programme.segments if segment.tick != 5)
     short = msgspec.structs.replace(run.programme, segments=kept, truncated=True)
-    found = report(msgspec.structs.replace(run, programme=short)).estimate
-    assert found.refused == ""
-    assert found.looked_at == 5
-    assert "1 step of more than 60,000 operators left out" in found.assumptions
+    estimate = report(msgspec.structs.replace(run, programme=short)).estimate
+    assert estimate.refused == ""
+    assert estimate.looked_at == 5
+    assert "1 step of more than 60,000 operators left out" in estimate.assumptions
 
 
 def test_steps_with_an_evaluation_do_not_count():
     run = session(*[[add(1.0)]] * 6, [add(1.0), *[add(1.0)] * 50])
     segments = (*run.programme.segments[:-1], Segment(tick=6, body=1, evaluates=True))
     marked = msgspec.structs.replace(run.programme, segments=segments)
-    found = report(msgspec.structs.replace(run, programme=marked)).estimate
-    assert found.looked_at == 4
-    assert found.device < 2 * MS
+    estimate = report(msgspec.structs.replace(run, programme=marked)).estimate
+    assert estimate.looked_at == 4
+    assert estimate.device < 2 * MS
 
 
 def test_a_session_without_a_programme_has_no_estimate():
     run = msgspec.structs.replace(session(*[[add(), read()]] * 6), programme=None)
     assert b"programme" not in encode(run)  # as files of earlier versions are
-    found = report(decode(encode(run)))
-    assert found.estimate is None
-    assert found.findings[0].price is None
+    result = report(decode(encode(run)))
+    assert result.estimate is None
+    assert result.findings[0].price is None
 
 
 def test_ranks_and_threads_are_among_the_assumptions():
     run = session(*[[add(1.0)]] * 6, threads=True)
     environment = Environment(device=A100.name, emulated=True, world_size=4)
-    found = report(msgspec.structs.replace(run, environment=environment)).estimate
-    assert any("between ranks" in one for one in found.assumptions)
-    assert any("other threads" in one for one in found.assumptions)
+    estimate = report(msgspec.structs.replace(run, environment=environment)).estimate
+    assert any("between ranks" in assumption for assumption in estimate.assumptions)
+    assert any("other threads" in assumption for assumption in estimate.assumptions)
 
 
 def test_several_ticks_make_one_step():
@@ -183,8 +183,8 @@ def test_several_ticks_make_one_step():
         msgspec.structs.replace(mark, name=f"Adam.step#{mark.tick % 2}", kind="optimizer")
         for mark in run.marks
     )
-    found = report(msgspec.structs.replace(run, marks=marks)).estimate
-    assert found.device == pytest.approx(4 * MS, rel=0.05)
+    estimate = report(msgspec.structs.replace(run, marks=marks)).estimate
+    assert estimate.device == pytest.approx(4 * MS, rel=0.05)
 
 
 def test_a_programme_is_saved_with_its_session():
@@ -206,14 +206,14 @@ items = st.one_of(
 @given(st.lists(items, max_size=25))
 @example([prefetch(), send(4, 65_537, "pageable")])  # larger than what every GPU takes along
 def test_laws_of_prices(step):
-    found = told(add(), *step, steps=5)
-    of = found.estimate
+    report = told(add(), *step, steps=5)
+    of = report.estimate
     assert of.refused == ""
     assert 0 <= of.prices.all <= of.step.likely
     assert of.device <= of.step.likely + 1
-    for one in found.findings:
-        assert 0 <= one.price.alone <= one.price.blocked + 1
-        assert 0 <= one.price.last <= of.prices.all + 1
+    for finding in report.findings:
+        assert 0 <= finding.price.alone <= finding.price.blocked + 1
+        assert 0 <= finding.price.last <= of.prices.all + 1
     assert of.prices.span_error == pytest.approx(0, abs=0.02)
 
 
@@ -241,10 +241,10 @@ def emptied(segments: int, times: int, calls: int = 1) -> MemoryRun:
     """
     recorder = Recorder()
     for _ in range(times):
-        for one in range(segments):
-            recorder.alloc(one, 32 << 20)
-        for one in range(segments):
-            recorder.free(one)
+        for index in range(segments):
+            recorder.alloc(index, 32 << 20)
+        for index in range(segments):
+            recorder.free(index)
         for _ in range(calls):
             recorder.empty_cache()
     return recorder.run()
@@ -255,13 +255,13 @@ def emptied(segments: int, times: int, calls: int = 1) -> MemoryRun:
 def test_emptying_the_cache_costs_what_the_driver_takes_to_give_and_take(segments, times, work):
     run, calls = emptied(segments, times), CallTimes()
     step = [*[add(work)] * 50, empty(), *[add(work)] * 50]
-    found = told(*step, emptied=(run,))
+    report = told(*step, emptied=(run,))
     whole = segments * (calls.free + calls.malloc * (times - 1) / times)
     assert emptying_cost([run]) == pytest.approx(whole)
-    assert price(found).alone >= whole
-    assert price(found).alone == pytest.approx(whole, abs=0.2 * MS + 0.05 * whole)
+    assert price(report).alone >= whole
+    assert price(report).alone == pytest.approx(whole, abs=0.2 * MS + 0.05 * whole)
     rest = told(*step[:50], *step[51:]).estimate.step.likely
-    assert found.estimate.step.likely - price(found).alone == pytest.approx(rest, rel=0.05)
+    assert report.estimate.step.likely - price(report).alone == pytest.approx(rest, rel=0.05)
 
 
 @given(segments=st.integers(1, 3), times=st.integers(2, 4), calls=st.integers(2, 4))
@@ -289,10 +289,10 @@ def test_training_whose_shapes_change_in_each_step_has_prices(monkeypatch):
             loss.item()
         run = emulator.session()
     assert len(run.programme.entries) <= 60
-    found = report(run)
-    assert found.estimate.refused == ""
-    assert [one.price.waits for one in found.findings if one.name == "item-read"] == [
-        found.estimate.looked_at
+    result = report(run)
+    assert result.estimate.refused == ""
+    assert [finding.price.waits for finding in result.findings if finding.name == "item-read"] == [
+        result.estimate.looked_at
     ]
 
 

@@ -54,8 +54,8 @@ def test_products_in_16_bits(table: str, gpus: tuple[str, ...], most: float) -> 
         card = gpu_limits(find(GPUS[gpu]))
         mine = list(islice(((dims, us) for name, dims, us in lines if name == gpu and us >= 100), 500))
         real = np.array([us for _, us in mine]) * 1e3
-        asked = [work(product(dims)) for dims, _ in mine]
-        guess = np.array([device_time(one, card) for one in asked])
+        requests = [work(product(dims)) for dims, _ in mine]
+        guess = np.array([device_time(one, card) for one in requests])
         assert np.median(np.abs(guess / real - 1)) <= most
-        wide = np.array([1.2816 * time_spread(one, card) for one in asked])
+        wide = np.array([1.2816 * time_spread(one, card) for one in requests])
         assert (np.abs(np.log(real / guess)) <= wide).mean() >= 0.65

@@ -82,10 +82,10 @@ def test_the_unchanged_replay_is_exact(step):
     made = [timed(*one) for one in step] + [timed(add())]
     model = build(run_steps([made] * 4, A100, USUAL).timeline)
     assert isinstance(model, ReplayModel)
-    found = measure_fidelity(model)
+    fidelity = measure_fidelity(model)
     few = 30_000 / model.recorded  # of short runs the replay has few occasions to fit its latencies to
-    assert abs(found.span_error) < 0.005 + few
-    assert found.drift < 0.005 + few
+    assert abs(fidelity.span_error) < 0.005 + few
+    assert fidelity.drift < 0.005 + few
 
 
 SLOWER = st.integers(64, 192).map(lambda number: number / 64)

@@ -55,9 +55,9 @@ def calibrated(run, path: Path):
 def test_a_profile_brings_its_gpu(run, tmp_path):
     """Shares of the peak are of the GPU that was profiled; there are none where it is not known."""
     path = profile(tmp_path / "trace.json")
-    made = measure.calibrate(str(path), run.programme)
-    assert (run.programme.gpu.fp32, made.gpu.fp32) == (19.5, 67)
-    done = report(msgspec.structs.replace(run, programme=made)).estimate.throughput
+    calibrate = measure.calibrate(str(path), run.programme)
+    assert (run.programme.gpu.fp32, calibrate.gpu.fp32) == (19.5, 67)
+    done = report(msgspec.structs.replace(run, programme=calibrate)).estimate.throughput
     assert (done.unit, done.peak) == ("fp32", 67)
     assert report(calibrated(run, path)).estimate.throughput.peak == 0
 
@@ -70,15 +70,15 @@ def run():
 @pytest.mark.parametrize("shapes", [True, False])
 def test_a_step_takes_what_it_took(run, tmp_path, shapes):
     path = profile(tmp_path / "trace.json", shapes=shapes)
-    found = report(calibrated(run, path)).estimate
-    assert found.device == pytest.approx(10 * 0.9 * MS, rel=0.01)
-    assert found.step.likely == pytest.approx(9.1 * MS, rel=0.02)
-    assert found.host == pytest.approx(10 * 0.04 * MS, rel=0.2)
-    assert found.calibrated == str(path)
-    assert found.covered == pytest.approx(1.0)
-    assert found.gpu == "NVIDIA H100 80GB HBM3"
-    assert found.reasons == ()
-    narrow, wide = found.step, report(run).estimate.step
+    estimate = report(calibrated(run, path)).estimate
+    assert estimate.device == pytest.approx(10 * 0.9 * MS, rel=0.01)
+    assert estimate.step.likely == pytest.approx(9.1 * MS, rel=0.02)
+    assert estimate.host == pytest.approx(10 * 0.04 * MS, rel=0.2)
+    assert estimate.calibrated == str(path)
+    assert estimate.covered == pytest.approx(1.0)
+    assert estimate.gpu == "NVIDIA H100 80GB HBM3"
+    assert estimate.reasons == ()
+    narrow, wide = estimate.step, report(run).estimate.step
     assert narrow.most / narrow.least < wide.most / wide.least
 
 
@@ -92,9 +92,9 @@ def test_operators_of_other_shapes_are_scaled(run, tmp_path):
 
 def test_operators_that_the_profile_does_not_have_keep_their_estimate(tmp_path):
     made = calibrated(session(*[[MM, add(0.9)]] * 6), profile(tmp_path / "trace.json"))
-    found = report(made).estimate
-    assert found.device == pytest.approx(1.8 * MS, rel=0.02)
-    assert found.covered == pytest.approx(0.5, abs=0.02)
+    estimate = report(made).estimate
+    assert estimate.device == pytest.approx(1.8 * MS, rel=0.02)
+    assert estimate.covered == pytest.approx(0.5, abs=0.02)
 
 
 def test_others_of_a_family_that_the_profile_has_take_its_share(tmp_path):
@@ -107,42 +107,42 @@ def test_others_of_a_family_that_the_profile_has_take_its_share(tmp_path):
     both = session(*[[*[MM] * 10, batched, read()]] * 8)
     alone = session(*[[batched, read()]] * 8)
     other = report(alone).estimate.device
-    found = report(calibrated(both, profile(tmp_path / "t.json"))).estimate.device
-    assert found == pytest.approx(10 * 900_000 + 4 * other, rel=0.01)
+    device = report(calibrated(both, profile(tmp_path / "t.json"))).estimate.device
+    assert device == pytest.approx(10 * 900_000 + 4 * other, rel=0.01)
 
 
 def test_how_far_off_the_estimate_was_is_told(run, tmp_path):
     plain = report(run).estimate
-    found = report(calibrated(run, profile(tmp_path / "t.json")))
-    of = found.estimate
+    result = report(calibrated(run, profile(tmp_path / "t.json")))
+    of = result.estimate
     assert of.uncalibrated == pytest.approx(plain.step.likely, rel=0.05)
     assert of.profiled == pytest.approx(9.05 * MS, rel=0.02)
     assert any(
-        f"was {of.uncalibrated / of.profiled:.2f} × the profile's step" in one for one in found.verdict.why
+        f"was {of.uncalibrated / of.profiled:.2f} × the profile's step" in one for one in result.verdict.why
     )
     assert (plain.uncalibrated, plain.profiled) == (-1, -1)
 
 
 def test_a_calibrated_interval_is_narrower(run, tmp_path):
-    plain, found = (
+    plain, step = (
         report(run).estimate.step,
         report(calibrated(run, profile(tmp_path / "t.json"))).estimate.step,
     )
-    assert found.most / found.least < 1.15 < plain.most / plain.least
+    assert step.most / step.least < 1.15 < plain.most / plain.least
 
 
 def test_a_profile_of_something_else_makes_bounds(run, tmp_path):
     path = profile(tmp_path / "trace.json")
-    found = report(calibrated(session(*[[MM] * 3] * 6), path)).estimate
-    assert any("off the" in one for one in found.reasons)
+    estimate = report(calibrated(session(*[[MM] * 3] * 6), path)).estimate
+    assert any("off the" in reason for reason in estimate.reasons)
 
 
 def test_a_wait_is_priced_with_the_measured_times(run, tmp_path):
     slow = calibrated(run, profile(tmp_path / "trace.json", kernel=20, host=400))
-    found = report(slow)
-    assert found.estimate.prices.limiter == "host"
-    assert found.estimate.reasons == ()
-    assert found.findings[0].price.last < found.findings[0].price.blocked + 1
+    result = report(slow)
+    assert result.estimate.prices.limiter == "host"
+    assert result.estimate.reasons == ()
+    assert result.findings[0].price.last < result.findings[0].price.blocked + 1
 
 
 def test_what_was_measured_is_saved(run, tmp_path):
@@ -173,8 +173,8 @@ def test_operators_that_devices_name_differently_are_one(one, other):
 
 def test_a_real_profile_of_training():
     """ResNet-50 on a V100: 100 ms of the device a step; the products, normalizations and so on are known."""
-    found = sorted(TRACES.glob("kineto-resnet50_num_workers_0-*"))
-    if not found:
+    paths = sorted(TRACES.glob("kineto-resnet50_num_workers_0-*"))
+    if not paths:
         pytest.skip("no profile of ResNet-50")
     size = 32 * 64 * 56 * 56 * 4
     layer = Entry(
@@ -182,11 +182,11 @@ def test_a_real_profile_of_training():
         outputs=((32, 64, 56, 56),), tensors=2, elements=size // 4, reads=size, writes=size,
     )  # fmt: skip
     run = session(*[[layer, add(1.0), read()]] * 6)
-    measured = read_calibration(str(found[0]), run.programme)
-    by_name = {one.name: one for one in measured.operators if not one.shapes}
+    measured = read_calibration(str(paths[0]), run.programme)
+    by_name = {operator.name: operator for operator in measured.operators if not operator.shapes}
     assert by_name["convolution"].calls == 6 * 53
     assert 0.1 * MS < by_name["convolution"].device < 2 * MS
-    assert any(one.shapes == layer.inputs for one in measured.operators)
+    assert any(operator.shapes == layer.inputs for operator in measured.operators)
     assert 0.08e9 < measured.step < 0.13e9
     assert 5_000 < measured.call < 20_000
-    assert report(calibrated(run, found[0])).estimate.refused == ""
+    assert report(calibrated(run, paths[0])).estimate.refused == ""

@@ -58,12 +58,12 @@ USE = OptimizerUse(name="AdamW", way="fused", groups=40, settings=2, parameters=
 
 @given(st.lists(st.integers(1, 10**7), min_size=1, max_size=300), st.integers(1, 4))
 def test_lists_are_launched_as_atens_limits_have_it(sizes, lists):
-    found = list_work(foreach(sizes, lists), "_foreach_mul_")
+    work = list_work(foreach(sizes, lists), "_foreach_mul_")
     most = {1: 110, 2: 64, 3: 48, 4: 36}[lists]
-    assert found.kernels >= math.ceil(len(sizes) / most)
-    assert found.blocks >= len(sizes)
-    assert found.blocks <= sum(math.ceil(size / CHUNK_ELEMENTS) for size in sizes)
-    assert found.fp64_instructions == 0
+    assert work.kernels >= math.ceil(len(sizes) / most)
+    assert work.blocks >= len(sizes)
+    assert work.blocks <= sum(math.ceil(size / CHUNK_ELEMENTS) for size in sizes)
+    assert work.fp64_instructions == 0
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=40))
@@ -95,9 +95,9 @@ def test_joined_updates_hold_what_the_single_ones_held():
     assert [made[0], made[-1]] == [step[0], step[-1]]
     kernels = [one for one in made if one.name == "aten::_fused_adamw_"]
     assert len(kernels) == USE.settings
-    assert sum(one.reads for one in kernels) == sum(one.reads for one in step if one.optimizer)
-    assert sum(one.tensors for one in kernels) == 200
-    assert [(one.number, one.tensors) for one in made if one.kind == "update"] == [(2, 40)]
+    assert sum(entry.reads for entry in kernels) == sum(entry.reads for entry in step if entry.optimizer)
+    assert sum(kernel.tensors for kernel in kernels) == 200
+    assert [(entry.number, entry.tensors) for entry in made if entry.kind == "update"] == [(2, 40)]
 
 
 def test_only_the_optimizer_that_is_meant_is_joined():
@@ -145,11 +145,12 @@ def test_what_cannot_be_joined_is_not_tried(changed):
 def checked(count: int, groups: int, settings: int, gpu: str = "l4", **arguments: object):
     """The report of steps of AdamW alone."""
     with Emulator(gpu, programme=True) as emulator:
-        given = [torch.nn.Parameter(torch.zeros(4096, device="cuda")) for _ in range(count)]
-        for one in given:
+        parameters = [torch.nn.Parameter(torch.zeros(4096, device="cuda")) for _ in range(count)]
+        for one in parameters:
             one.grad = torch.ones_like(one)
         optimizer = torch.optim.AdamW(
-            [{"params": given[n::groups], "lr": 0.1 * (n % settings + 1)} for n in range(groups)], **arguments
+            [{"params": parameters[n::groups], "lr": 0.1 * (n % settings + 1)} for n in range(groups)],
+            **arguments,
         )
         for _ in range(6):
             optimizer.step()
@@ -172,7 +173,7 @@ def stepped(way: str, settings: int = 4, gpu: str = "l4", **arguments: object):
         if way == "groups of settings":
             groups = [
                 {
-                    "params": [one for group in groups[n::settings] for one in group["params"]],
+                    "params": [option for group in groups[n::settings] for option in group["params"]],
                     "lr": 0.1 * (n + 1),
                 }
                 for n in range(settings)
@@ -197,9 +198,9 @@ def stepped(way: str, settings: int = 4, gpu: str = "l4", **arguments: object):
     ids=str,
 )
 def test_the_estimate_of_joining_is_that_of_a_run_that_joined(way, arguments, better):
-    found, then = stepped(way, **arguments), stepped("groups of settings", **better)
-    (finding,) = [one for one in found.findings if one.code == "GAP507"]
-    (use,) = found.estimate.optimizers
+    report, then = stepped(way, **arguments), stepped("groups of settings", **better)
+    (finding,) = [one for one in report.findings if one.code == "GAP507"]
+    (use,) = report.estimate.optimizers
     assert (use.settings, use.parameters) == (4, len(SIZES))
     assert use.joined.step.likely == pytest.approx(then.estimate.step.likely, rel=0.15)
     assert finding.price.of - finding.price.last == pytest.approx(then.estimate.step.likely, rel=0.15)
@@ -207,12 +208,12 @@ def test_the_estimate_of_joining_is_that_of_a_run_that_joined(way, arguments, be
 
 
 def test_one_optimizer_for_each_parameter_is_found():
-    found = stepped("optimizers", settings=1, fused=True)
-    (one,) = [one for one in found.findings if one.code == "GAP507"]
-    assert one.evidence == ("16 optimizers for 16 parameters, with the same settings",)
-    assert one.change == "one AdamW for all parameters"
-    assert one.price.least_last > 0.3 * one.price.of
-    assert found.verdict.do_first[0].what == "one AdamW for all parameters"
+    report = stepped("optimizers", settings=1, fused=True)
+    (finding,) = [finding for finding in report.findings if finding.code == "GAP507"]
+    assert finding.evidence == ("16 optimizers for 16 parameters, with the same settings",)
+    assert finding.change == "one AdamW for all parameters"
+    assert finding.price.least_last > 0.3 * finding.price.of
+    assert report.verdict.do_first[0].what == "one AdamW for all parameters"
 
 
 def test_captured_updates_are_left_alone():
@@ -228,29 +229,29 @@ def test_settings_keep_the_sizes_of_their_own_parameters():
     )
     sizes = [1000, 1, 2000, 2]
     step = (update(4, 4), *[adamw([size]) for size in sizes])
-    kernels = [one for one in join_updates(step, 0, use) if one.kind == "operator"]
-    assert [one.reads for one in kernels] == [16 * 3000, 16 * 3]
+    kernels = [joined_entry for joined_entry in join_updates(step, 0, use) if joined_entry.kind == "operator"]
+    assert [kernel.reads for kernel in kernels] == [16 * 3000, 16 * 3]
 
 
 @pytest.mark.parametrize("arguments", [{"fused": True}, {}], ids=str)
 def test_many_groups_of_few_settings_are_found_with_what_joining_saves(arguments):
-    found = checked(60, 60, 3, **arguments)
-    (one,) = [one for one in found.findings if one.code == "GAP507"]
-    assert one.evidence[0] == "60 groups for 60 parameters, with only 3 different settings"
-    assert one.price.least_last > 0.3 * one.price.of
-    assert found.verdict.level == "act"
-    assert "the optimizer loses" in found.verdict.sentence.lower()
-    (change,) = found.verdict.do_first
+    report = checked(60, 60, 3, **arguments)
+    (finding,) = [finding for finding in report.findings if finding.code == "GAP507"]
+    assert finding.evidence[0] == "60 groups for 60 parameters, with only 3 different settings"
+    assert finding.price.least_last > 0.3 * finding.price.of
+    assert report.verdict.level == "act"
+    assert "the optimizer loses" in report.verdict.sentence.lower()
+    (change,) = report.verdict.do_first
     assert change.what == "60 → 3 parameter groups, one per setting"
-    assert change.before - change.after == pytest.approx(one.price.last, rel=0.01)
+    assert change.before - change.after == pytest.approx(finding.price.last, rel=0.01)
 
 
 def test_the_loop_that_was_turned_on_is_found():
-    found = checked(60, 1, 1, foreach=False)
-    (one,) = [one for one in found.findings if one.code == "GAP507"]
-    assert one.change == "`fused=True`"
-    assert "last bits" in one.remedy
-    assert one.evidence == ("`foreach=False` launches each operation for each of 60 parameters",)
+    report = checked(60, 1, 1, foreach=False)
+    (finding,) = [finding for finding in report.findings if finding.code == "GAP507"]
+    assert finding.change == "`fused=True`"
+    assert "last bits" in finding.remedy
+    assert finding.evidence == ("`foreach=False` launches each operation for each of 60 parameters",)
 
 
 @pytest.mark.parametrize(
@@ -258,9 +259,9 @@ def test_the_loop_that_was_turned_on_is_found():
     [(3, 3, {"fused": True}), (60, 60, {}), (1, 1, {}), (1, 1, {"fused": True})],
 )
 def test_groups_that_differ_and_defaults_are_left_alone(groups, settings, arguments):
-    found = checked(60, groups, settings, **arguments)
-    assert [one.code for one in found.findings] == []
-    assert found.verdict.level == "fine"
+    report = checked(60, groups, settings, **arguments)
+    assert [finding.code for finding in report.findings] == []
+    assert report.verdict.level == "fine"
 
 
 def test_nothing_is_said_where_it_saves_next_to_nothing():
@@ -325,7 +326,7 @@ def test_optimizers_become_one_only_where_they_step_after_the_same_backward_pass
         session = emulator.session()
     (use,) = session.optimizers
     assert (use.instances, use.settings, use.turns) == ((20, 1, 1) if together else (20, 20, 20))
-    advised = [one.change for one in report(session).findings if one.code == "GAP507"]
+    advised = [finding.change for finding in report(session).findings if finding.code == "GAP507"]
     assert advised == (["one Adam for all parameters"] if together else [])
 
 

@@ -22,9 +22,9 @@ from gapless.analyze.kernel_times.products import (
 )
 
 
-def way(asked: Product, form: TileCosts, rates: Rates, tile: tuple[int, int], split: int) -> float:
+def way(product: Product, form: TileCosts, rates: Rates, tile: tuple[int, int], split: int) -> float:
     """Nanoseconds of one way to cut it, in the words of `Form`."""
-    batch, rows, columns, inner = asked
+    batch, rows, columns, inner = product
     side = tile[0] * tile[1] / sum(tile)
     efficiency = side / (side + form.half_speed_edge) * (64 + form.half_speed_edge) / 64
     step = 2 * tile[0] * tile[1] * rates.processors / rates.flops / efficiency
@@ -45,16 +45,16 @@ sides = st.one_of(st.integers(1, 100), st.integers(1, 20_000))
     st.booleans(),
 )
 def test_no_way_that_is_left_out_is_faster(
-    asked: Product, form: TileCosts, processors: int, single: bool
+    product: Product, form: TileCosts, processors: int, single: bool
 ) -> None:
     rates = Rates(processors * 140.0, processors, 2_000.0, single)
-    batch, rows, columns, inner = asked
+    batch, rows, columns, inner = product
     alone = single and batch > 1 and form.fp32 and rows > MAX_SKINNY_ROWS
     tiles = products.BATCHED if alone else products.TILES
     splits = [1] if alone else [one for one in SPLITS if one == 1 or inner >= 64 * one]
-    found = arithmetic_time(asked, form, rates)
+    found = arithmetic_time(product, form, rates)
     ways = [
-        way(asked, form, rates, tile, split)
+        way(product, form, rates, tile, split)
         for tile, split in every(tiles, splits)
         # More parts than eight for each multiprocessor are not made where half as many are that.
         if split == 1 or batch * -(-rows // tile[0]) * -(-columns // tile[1]) * split < 16 * processors

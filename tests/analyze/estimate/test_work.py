@@ -93,8 +93,8 @@ def test_products_of_a_convolution_do_its_flops():
     ]:
         forward = work(entry("convolution", [source, weight], [made]))
         both = work(entry("convolution_backward", [made, source, weight], [source, weight]))
-        for asked in (forward, both):
-            assert sum(2 * b * m * n * k for b, m, n, k in asked.products) == asked.flops
+        for request in (forward, both):
+            assert sum(2 * b * m * n * k for b, m, n, k in request.products) == request.flops
         assert both.flops == 2 * forward.flops
 
 
@@ -133,15 +133,15 @@ shapes = st.lists(st.lists(st.integers(0, 64), max_size=4).map(tuple), max_size=
 
 @given(names, shapes, shapes, st.sampled_from(["float32", "float16", "int64", ""]), st.integers(2, 50))
 def test_laws_of_device_times(name, inputs, outputs, dtype, factor):
-    asked = work(entry(name, inputs, outputs, dtype))
-    time = device_time(asked, A100)
+    request = work(entry(name, inputs, outputs, dtype))
+    time = device_time(request, A100)
     assert time >= 1_000
-    assert asked.kernels >= 1
+    assert request.kernels >= 1
     faster = msgspec.structs.replace(A100, bandwidth=A100.bandwidth * factor, fp32=A100.fp32 * factor,
                                      fp16=A100.fp16 * factor)  # fmt: skip
-    assert device_time(asked, faster) <= time
+    assert device_time(request, faster) <= time
     # Those read what they give, however much there is.
-    if asked.family not in ("gather", "scatter"):
+    if request.family not in ("gather", "scatter"):
         smaller = entry(name, inputs, outputs, dtype)
         larger = msgspec.structs.replace(smaller, reads=smaller.reads * factor)
         assert device_time(work(larger), A100) >= time
@@ -175,8 +175,8 @@ IMAGES = (4, 16, 16, 10)
     ],
 )
 def test_what_indexing_moves(asked, moved, picked):
-    made = work(asked)
-    assert (made.bytes_moved, made.lookups) == (moved, picked)
+    request = work(asked)
+    assert (request.bytes_moved, request.lookups) == (moved, picked)
 
 
 @pytest.mark.parametrize("name", ["nll_loss_forward", "nll_loss_backward"])
@@ -233,11 +233,11 @@ def test_how_tensors_lie_tells_how_long_a_copy_takes():
 def test_a_norm_copies_what_does_not_lie_in_rows(order, kernels):
     shape = (4096, 4096)
     plain = entry("native_layer_norm", [shape, shape[1:], shape[1:]], [shape])
-    asked = work(msgspec.structs.replace(plain, order=order))
-    assert asked.kernels == kernels
-    assert (asked.first_bytes > 0) is (kernels == 2)
+    request = work(msgspec.structs.replace(plain, order=order))
+    assert request.kernels == kernels
+    assert (request.first_bytes > 0) is (kernels == 2)
     copy = device_time(work(entry("clone", [shape], [shape])), A100)
-    longer = device_time(asked, A100) - device_time(work(plain), A100)
+    longer = device_time(request, A100) - device_time(work(plain), A100)
     assert longer >= 0.8 * copy if kernels == 2 else longer == 0
 
 
@@ -459,17 +459,17 @@ def test_both_gradients_of_a_convolution_read_what_comes_back():
 def test_what_is_added_to_a_product_is_copied_unless_it_is_a_bias(name, shape, copied):
     """By hand: copied to the result, which the product reads and writes again."""
     factors = [(256, 64), (64, 128)]
-    asked = work(entry(name, [shape, *factors], [(256, 128)]))
-    given, made = math.prod(shape), 256 * 128
-    assert asked.first_bytes == (4 * (given + made) if copied else 0)
-    assert asked.first_strided == (made if copied and given != made else 0)
-    assert asked.bytes_moved == 4 * (given + 256 * 64 + 64 * 128 + (3 if copied else 1) * made)
-    assert asked.kernels == 1 + copied
+    request = work(entry(name, [shape, *factors], [(256, 128)]))
+    count, made = math.prod(shape), 256 * 128
+    assert request.first_bytes == (4 * (count + made) if copied else 0)
+    assert request.first_strided == (made if copied and count != made else 0)
+    assert request.bytes_moved == 4 * (count + 256 * 64 + 64 * 128 + (3 if copied else 1) * made)
+    assert request.kernels == 1 + copied
 
 
 def test_a_layer_of_one_output_copies_its_bias():
-    asked = work(entry("addmm", [(1,), (256, 64), (64, 1)], [(256, 1)]))
-    assert (asked.kernels, asked.first_bytes) == (2, 4 * (1 + 256))
+    request = work(entry("addmm", [(1,), (256, 64), (64, 1)], [(256, 1)]))
+    assert (request.kernels, request.first_bytes) == (2, 4 * (1 + 256))
 
 
 def test_layer_norms_of_rows_that_are_no_whole_vectors_take_two_kernels():

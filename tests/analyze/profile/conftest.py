@@ -50,10 +50,10 @@ def _profile(name: str) -> Profile | None:
 @pytest.fixture(params=NAMES)
 def real_profile(request: pytest.FixtureRequest) -> Profile:
     """The profile of each public trace with work of a device, one after the other."""
-    found = _profile(request.param)
-    if found is None:
+    profile = _profile(request.param)
+    if profile is None:
         pytest.skip("a profile of the CPU alone")
-    return found
+    return profile
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +64,8 @@ def public_profile() -> Callable[[str], Profile]:
         matching = [name for name in NAMES if name.endswith(end)]
         if not matching:
             pytest.skip("the folder of public traces is absent")
-        found = _profile(matching[0])
-        assert found is not None
-        return found
+        profile = _profile(matching[0])
+        assert profile is not None
+        return profile
 
     return get

@@ -37,8 +37,10 @@ def twin(document: Json) -> Json:
     events = document["traceEvents"]
     for gpu in document.get("deviceProperties", []):
         gpu["name"] = "AMD Instinct MI300X"
-    calls = [one for one in events if one.get("ph") == "X" and str(one.get("name")).startswith("cuda")]
-    copies = {one["args"]["correlation"]: one for one in events if _is_copy(one)}
+    calls = [
+        event for event in events if event.get("ph") == "X" and str(event.get("name")).startswith("cuda")
+    ]
+    copies = {event["args"]["correlation"]: event for event in events if _is_copy(event)}
     gone = set()
     threads: dict[Any, list[Json]] = {}
     for call in sorted(calls, key=lambda one: one["ts"]):
@@ -59,7 +61,7 @@ def twin(document: Json) -> Json:
         if "Pinned" in one["name"]:
             one["name"] = "Memcpy DtoD (Device -> Device)"
         one["name"] = one["name"].replace("Pageable", "Host")
-    document["traceEvents"] = [one for one in events if id(one) not in gone]
+    document["traceEvents"] = [event for event in events if id(event) not in gone]
     return document
 
 
@@ -80,7 +82,7 @@ def sites(timeline: Timeline) -> list[Site]:
 
 
 def told(timeline: Timeline) -> list[tuple[str, str, str, object]]:
-    return [(one.mechanism, one.operator, one.call, one.line) for one in sites(timeline)]
+    return [(site.mechanism, site.operator, site.call, site.line) for site in sites(timeline)]
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -132,8 +134,8 @@ def test_blocking_copies_of_pinned_batches_are_told_as_such():
         trace.operator(name, 10 + depth, 400 - 2 * depth)
     trace.copy("DtoD (Device -> Device)", 30, 100, copy=(106, 20), bytes=1 << 20)
     trace.launch("more", 900, 4, kernel=(905, 10))
-    (one,) = sites(trace.timeline())
-    assert (one.mechanism, one.detail) == ("h2d", "pinned")
+    (site,) = sites(trace.timeline())
+    assert (site.mechanism, site.detail) == ("h2d", "pinned")
 
 
 def test_copies_within_the_device_are_no_waits():

@@ -27,7 +27,10 @@ def recorded(name: str, group: str, elements: int) -> dict[str, object]:
 
 
 def found(trace: Trace, device: int = 0) -> dict[tuple[str, str], Collectives]:
-    return {(one.name, one.group): one for one in find_collectives(trace.timeline(), device)}
+    return {
+        (collective.name, collective.group): collective
+        for collective in find_collectives(trace.timeline(), device)
+    }
 
 
 def total(start: Ints, end: Ints) -> int:
@@ -155,9 +158,11 @@ class TestCollectives:
         trace = Trace()
         for number in range(MAX_KERNELS_KEPT + 5):
             trace.kernel(ALL_REDUCE, 10 * number, number % 7 + 1)
-        one = found(trace)["all_reduce", ""]
-        assert len(one.start) == len(one.length) == len(one.elements) == MAX_KERNELS_KEPT
-        assert one.length[:9] == tuple(1000 * (number % 7 + 1) for number in range(9))
+        collectives = found(trace)["all_reduce", ""]
+        assert (
+            len(collectives.start) == len(collectives.length) == len(collectives.elements) == MAX_KERNELS_KEPT
+        )
+        assert collectives.length[:9] == tuple(1000 * (number % 7 + 1) for number in range(9))
 
 
 class TestPublicTraces:
@@ -194,9 +199,11 @@ class TestPublicTraces:
     ) -> None:
         timeline = public_trace(name)
         some = find_collectives(timeline, int(timeline.work.device[0]))
-        assert {(one.name, one.group): len(one.start) for one in some} == expected
+        assert {
+            (collectives.name, collectives.group): len(collectives.start) for collectives in some
+        } == expected
 
     def test_sizes(self, public_trace: Callable[[str], Timeline]) -> None:
         some = find_collectives(public_trace("HolisticTraceAnalysis-nccl_parser_config-nccl_data-5a2e"), 0)
-        one = next(one for one in some if one.name == "all_reduce")
-        assert one.elements[:5] == (2049000, 7875584, 6563840, 6637568, 2431040)
+        reduce = next(reduce for reduce in some if reduce.name == "all_reduce")
+        assert reduce.elements[:5] == (2049000, 7875584, 6563840, 6637568, 2431040)

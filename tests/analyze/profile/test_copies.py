@@ -82,8 +82,8 @@ def seen(trace: Trace, **more) -> Report:
     return report_run([build_profile(trace.timeline(), priced=True, **more)])
 
 
-def step(found: Report) -> float:
-    return found.profile.steps.mean
+def step(report: Report) -> float:
+    return report.profile.steps.mean
 
 
 MB = 1_000_000
@@ -110,39 +110,39 @@ def test_what_pinned_memory_gives_is_what_the_pinned_twin_takes(loop):
     wanted = twin.profile.prices.span
     assert prices.span - prices.asked.saved == pytest.approx(wanted, rel=0.1)
     assert prices.pinned == prices.asked.saved
-    pins = [one for one in pageable.verdict.do_first if "pin" in one.what]
+    pins = [change for change in pageable.verdict.do_first if "pin" in change.what]
     assert pins[-1].after == pytest.approx(step(twin), rel=0.1)
 
 
 def test_the_headline_of_a_pageable_benchmark():
-    found = seen(bench(V100, 6, [154 * MB], (2.3, 2.0), False))
-    assert found.verdict.level == "act"
-    assert found.verdict.sentence == (
+    report = seen(bench(V100, 6, [154 * MB], (2.3, 2.0), False))
+    assert report.verdict.level == "act"
+    assert report.verdict.sentence == (
         "Copies to the GPU take 100 % of each 67 ms step, pageable, one after the other: 2.3 of 12 GB/s"
     )
-    (first, *_) = found.verdict.do_first
+    (first, *_) = report.verdict.do_first
     assert first.what == "pin it and copy with `non_blocking=True`"
     assert first.codes == ("GAP120",)
-    assert "own work" not in text.render(found, Style())
-    assert "To the GPU: 154 MB in 1 copy from pageable memory takes 67 ms per step" in found.verdict.why[0]
+    assert "own work" not in text.render(report, Style())
+    assert "To the GPU: 154 MB in 1 copy from pageable memory takes 67 ms per step" in report.verdict.why[0]
 
 
 def test_the_headline_of_its_pinned_twin():
-    found = seen(bench(V100, 6, [154 * MB], (12.3, 12.3), True))
-    assert found.verdict.level == "fine"
-    assert found.verdict.sentence.startswith("Copies to the GPU take 100 %")
-    assert "pinned, one after the other: 12 of 12 GB/s" in found.verdict.sentence
-    assert found.verdict.do_first == ()
-    assert found.profile.prices.pinned == 0
-    assert found.profile.prices.remains == "copies"
-    (one,) = found.profile.copies
+    report = seen(bench(V100, 6, [154 * MB], (12.3, 12.3), True))
+    assert report.verdict.level == "fine"
+    assert report.verdict.sentence.startswith("Copies to the GPU take 100 %")
+    assert "pinned, one after the other: 12 of 12 GB/s" in report.verdict.sentence
+    assert report.verdict.do_first == ()
+    assert report.profile.prices.pinned == 0
+    assert report.profile.prices.remains == "copies"
+    (one,) = report.profile.copies
     assert one.measured
 
 
 def test_both_directions_are_told():
-    found = seen(bench(H100, 5, [50 * MB], (9.0, 6.0), False, back=[50 * MB]))
-    assert "to the CPU pageable, 6 of 50 GB/s; to the GPU pageable, 9 of 50 GB/s" in found.verdict.sentence
-    assert [one.what for one in found.verdict.do_first][:2] == [
+    report = seen(bench(H100, 5, [50 * MB], (9.0, 6.0), False, back=[50 * MB]))
+    assert "to the CPU pageable, 6 of 50 GB/s; to the GPU pageable, 9 of 50 GB/s" in report.verdict.sentence
+    assert [change.what for change in report.verdict.do_first][:2] == [
         "pin it and copy with `non_blocking=True`",
         "copy to the CPU into pinned memory, allocated once",
     ]
@@ -151,22 +151,22 @@ def test_both_directions_are_told():
 def test_pinned_copies_of_the_profile_itself_say_what_the_link_can_do():
     trace = bench(A100, 4, [100 * MB], (3.0, 3.0), False)
     trace.copy("HtoD (Pinned -> Device)", 500_000, 6, copy=(500_010, 40 * MB / 11.0 / 1e3), bytes=40 * MB)
-    found = build_profile(trace.timeline())
-    pageable = next(one for one in found.copies if one.memory == "pageable")
+    profile = build_profile(trace.timeline())
+    pageable = next(copy_ for copy_ in profile.copies if copy_.memory == "pageable")
     assert pageable.measured
     assert pageable.reach == pytest.approx(11.0, rel=0.01)
 
 
 def test_a_gpu_whose_link_is_unknown_gets_no_rate():
-    found = seen(bench("Some Accelerator", 4, [100 * MB], (3.0, 3.0), False))
-    assert found.verdict.sentence.endswith("3 GB/s")
-    assert "the bandwidth of this GPU's link is not known" in found.verdict.why[0]
+    report = seen(bench("Some Accelerator", 4, [100 * MB], (3.0, 3.0), False))
+    assert report.verdict.sentence.endswith("3 GB/s")
+    assert "the bandwidth of this GPU's link is not known" in report.verdict.why[0]
 
 
 def test_kernels_beside_small_copies_are_not_about_copies():
-    found = seen(bench(A100, 6, [2 * MB], (4.0, 4.0), False, kernels=[20_000.0]))
-    assert not found.verdict.sentence.startswith("Copies")
-    assert found.profile.copies[0].alone < 0.1 * found.profile.steps.total
+    report = seen(bench(A100, 6, [2 * MB], (4.0, 4.0), False, kernels=[20_000.0]))
+    assert not report.verdict.sentence.startswith("Copies")
+    assert report.profile.copies[0].alone < 0.1 * report.profile.steps.total
 
 
 @settings(max_examples=15, deadline=None)
@@ -178,12 +178,12 @@ def test_kernels_beside_small_copies_are_not_about_copies():
     st.floats(1.5, 9.0),
 )
 def test_times_of_copies_add_up(gpu, sizes, back, kernels, rate):
-    there, here = [one * MB for one in sizes], [one * MB for one in back]
-    trace = bench(gpu, 3, there, (rate, rate), False, here, kernels)
-    found = build_profile(trace.timeline())
-    alone = sum(one.alone for one in found.copies)
-    assert 0 <= alone <= found.split.memcpy <= found.steps.total
-    assert sum(one.bytes for one in found.copies) == 3 * MB * (sum(sizes) + sum(back))
-    for one in found.copies:
-        assert one.rate == pytest.approx(rate, rel=0.03)
-        assert one.alone <= one.time
+    sent, here = [size * MB for size in sizes], [size * MB for size in back]
+    trace = bench(gpu, 3, sent, (rate, rate), False, here, kernels)
+    profile = build_profile(trace.timeline())
+    alone = sum(copy_.alone for copy_ in profile.copies)
+    assert 0 <= alone <= profile.split.memcpy <= profile.steps.total
+    assert sum(copy_.bytes for copy_ in profile.copies) == 3 * MB * (sum(sizes) + sum(back))
+    for copy_ in profile.copies:
+        assert copy_.rate == pytest.approx(rate, rel=0.03)
+        assert copy_.alone <= copy_.time

@@ -59,20 +59,20 @@ def launches(count: int = 40, graphs: bool = False) -> Trace:
 
 
 def test_a_whole_profile_is_complete() -> None:
-    found = told(launches()).coverage
-    assert found.complete
-    assert (found.launches, found.records, found.missing) == (40, 40, ())
+    coverage = told(launches()).coverage
+    assert coverage.complete
+    assert (coverage.launches, coverage.records, coverage.missing) == (40, 40, ())
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3, 30])
 def test_below_95_percent_of_the_records_nothing_is_told(lost: int) -> None:
     numbers = iter(range(1000))
-    found = told(launches(), lambda event: category(event) != "kernel" or next(numbers) % 40 >= lost)
-    missing = {one.kind: (one.seen, one.of) for one in found.coverage.missing}
+    profile = told(launches(), lambda event: category(event) != "kernel" or next(numbers) % 40 >= lost)
+    missing = {one.kind: (one.seen, one.of) for one in profile.coverage.missing}
     assert missing["launch"] == (40 - lost, 40)
     # Two of 40 are 95 %; what they hide is more than 5 % of the time from the second on.
-    assert found.coverage.complete is (lost < 2)
-    verdict = report_run([found]).verdict
+    assert profile.coverage.complete is (lost < 2)
+    verdict = report_run([profile]).verdict
     assert verdict.sentence.startswith("Cannot tell: ") is (lost >= 2)
     if lost == 30:
         assert verdict.sentence == "Cannot tell: 30 of 40 launches have no GPU work in this file"
@@ -83,8 +83,8 @@ def test_below_95_percent_of_the_records_nothing_is_told(lost: int) -> None:
 def test_the_bounds_hold_what_the_whole_profile_says() -> None:
     whole = told(launches())
     numbers = iter(range(1000))
-    found = told(launches(), lambda event: category(event) != "kernel" or next(numbers) % 3 != 1)
-    assert found.idle - found.coverage.hidden <= whole.idle <= found.idle
+    profile = told(launches(), lambda event: category(event) != "kernel" or next(numbers) % 3 != 1)
+    assert profile.idle - profile.coverage.hidden <= whole.idle <= profile.idle
 
 
 def test_graph_launches_without_their_kernels() -> None:
@@ -98,8 +98,8 @@ def test_graph_launches_without_their_kernels() -> None:
 
 def test_a_graph_that_lost_some_of_its_kernels() -> None:
     """The arrows to them are there."""
-    found = told(launches(10, graphs=True), lambda event: event["name"] != "relu")
-    assert found.coverage.reason == "10 of 20 kernels and copies are not in this file"
+    profile = told(launches(10, graphs=True), lambda event: event["name"] != "relu")
+    assert profile.coverage.reason == "10 of 20 kernels and copies are not in this file"
 
 
 def test_launches_into_a_graph_that_is_captured_have_no_work() -> None:
@@ -126,31 +126,31 @@ def test_work_queued_before_the_recording_began() -> None:
     for number in range(20):
         trace.launch("gemm", 100 + 10.0 * number, 5, kernel=(1200 + 60.0 * number, 58))
     trace.call("cudaDeviceSynchronize", 400, 2100)
-    found = told(trace)
-    assert found.coverage.complete
-    gone = [call for call in found.coverage.missing if call.kind == "call"]
+    profile = told(trace)
+    assert profile.coverage.complete
+    gone = [call for call in profile.coverage.missing if call.kind == "call"]
     assert gone == []
 
 
 def test_work_whose_launches_were_lost() -> None:
     numbers = iter(range(1000))
-    found = told(launches(), lambda event: category(event) != "cuda_runtime" or next(numbers) % 2 == 0)
-    assert "have no launch in this file" in found.coverage.reason
-    assert found.coverage.idle_known
-    assert report_run([found]).verdict.why[0].startswith("The GPU idles")
+    profile = told(launches(), lambda event: category(event) != "cuda_runtime" or next(numbers) % 2 == 0)
+    assert "have no launch in this file" in profile.coverage.reason
+    assert profile.coverage.idle_known
+    assert report_run([profile]).verdict.why[0].startswith("The GPU idles")
 
 
 def test_operators_that_the_profiler_numbered() -> None:
     numbers = iter(range(1000))
-    found = told(launches(), lambda event: category(event) != "cpu_op" or next(numbers) % 4 != 2)
-    assert found.coverage.reason == "10 of 40 CPU events are not in this file"
+    profile = told(launches(), lambda event: category(event) != "cpu_op" or next(numbers) % 4 != 2)
+    assert profile.coverage.reason == "10 of 40 CPU events are not in this file"
 
 
 def test_operators_that_only_their_calls_still_name() -> None:
     """The last ones leave no gap in the numbers."""
     numbers = iter(range(1000))
-    found = told(launches(), lambda event: category(event) != "cpu_op" or next(numbers) < 30)
-    assert found.coverage.reason == "10 of 40 CPU events are not in this file"
+    profile = told(launches(), lambda event: category(event) != "cpu_op" or next(numbers) < 30)
+    assert profile.coverage.reason == "10 of 40 CPU events are not in this file"
 
 
 @pytest.mark.parametrize("shift", [-5000.0, -300.0, 1000.0, 80_000.0])
@@ -159,25 +159,25 @@ def test_times_of_the_device_that_cannot_be_right(shift: float) -> None:
     for event in document["traceEvents"]:
         if category(event) == "kernel":
             event["ts"] += shift
-    found = build_profile(read_bytes(json.dumps(document).encode()))
-    assert found.coverage.contradictory
-    assert not found.coverage.idle_known
+    profile = build_profile(read_bytes(json.dumps(document).encode()))
+    assert profile.coverage.contradictory
+    assert not profile.coverage.idle_known
 
 
 def test_a_file_that_is_cut_off() -> None:
     data = training(steps=4).text()
-    found = build_profile(read_bytes(data[: -len(data) // 4]))
-    verdict = report_run([found]).verdict
+    profile = build_profile(read_bytes(data[: -len(data) // 4]))
+    verdict = report_run([profile]).verdict
     assert verdict.sentence.startswith("Cannot tell: ")
     assert "the file is cut off" in verdict.sentence
-    assert found.prices is None or found.prices.refused
+    assert profile.prices is None or profile.prices.refused
 
 
 def test_two_profiles_in_one_file() -> None:
     data = launches().text()
-    found = build_profile(read_bytes(data + b"\n" + data))
-    told = report_run([found]).verdict.sentence
-    assert told.startswith("Cannot tell: the file contains 2 profiles, one after the other")
+    profile = build_profile(read_bytes(data + b"\n" + data))
+    sentence = report_run([profile]).verdict.sentence
+    assert sentence.startswith("Cannot tell: the file contains 2 profiles, one after the other")
 
 
 def test_two_processes_in_one_file() -> None:
@@ -186,9 +186,9 @@ def test_two_processes_in_one_file() -> None:
     for number in range(40):
         more.launch("gemm", 100.0 * number, 10, kernel=(100.0 * number + 20, 60))
     document["traceEvents"] += more.document()["traceEvents"]
-    found = build_profile(read_bytes(json.dumps(document).encode()))
-    assert found.coverage.processes == 2
-    assert "the launches of 2 processes" in report_run([found]).verdict.sentence
+    profile = build_profile(read_bytes(json.dumps(document).encode()))
+    assert profile.coverage.processes == 2
+    assert "the launches of 2 processes" in report_run([profile]).verdict.sentence
 
 
 def test_a_piece_that_was_written_twice_changes_nothing() -> None:
@@ -232,9 +232,12 @@ def test_launches_without_any_work_are_told_from_a_profile_of_the_cpu() -> None:
 
 def test_nothing_that_needs_all_records_is_found_where_they_are_missing() -> None:
     numbers = iter(range(1000))
-    found = report_run([told(launches(), lambda e: category(e) != "kernel" or next(numbers) % 3 == 0)])
-    assert {one.code for one in found.findings} >= {"GAP707"}
-    assert all(one.code.startswith("GAP7") or (one.loss and one.loss.unknown) for one in found.findings)
+    report = report_run([told(launches(), lambda e: category(e) != "kernel" or next(numbers) % 3 == 0)])
+    assert {finding.code for finding in report.findings} >= {"GAP707"}
+    assert all(
+        finding.code.startswith("GAP7") or (finding.loss and finding.loss.unknown)
+        for finding in report.findings
+    )
 
 
 NAMES = ("mm", "relu", "add", "mul", "sum", "cat")
@@ -267,19 +270,19 @@ def without_launches(trace: Trace, gone: Callable[[int], bool], operators: bool 
     return told(trace, keep)
 
 
-def kinds(found: Profile) -> dict[str, int]:
+def kinds(profile: Profile) -> dict[str, int]:
     """How many of each kind are missing."""
-    return {one.kind: one.of - one.seen for one in found.coverage.missing}
+    return {missing.kind: missing.of - missing.seen for missing in profile.coverage.missing}
 
 
 @pytest.mark.parametrize("begin", [0, 40, 90])
 def test_a_stretch_of_launches_that_nothing_leads_to(begin: int) -> None:
-    found = without_launches(varied(), lambda at: begin <= at < begin + 30)
-    assert abs(kinds(found)["stretch"] - 30) <= 5
-    assert found.coverage.reason.startswith("a stretch with about 3")
-    assert not found.coverage.idle_known
+    profile = without_launches(varied(), lambda at: begin <= at < begin + 30)
+    assert abs(kinds(profile)["stretch"] - 30) <= 5
+    assert profile.coverage.reason.startswith("a stretch with about 3")
+    assert not profile.coverage.idle_known
     # All of what may have run in it is idleness that is not known to be.
-    assert found.idle - found.coverage.hidden <= 30 * 100_000 + 90 * 40_000 <= found.idle + 30 * 60_000
+    assert profile.idle - profile.coverage.hidden <= 30 * 100_000 + 90 * 40_000 <= profile.idle + 30 * 60_000
 
 
 def test_a_short_stretch_shows_in_the_numbers_of_the_driver() -> None:
@@ -336,8 +339,8 @@ def test_python_frames_that_are_missing() -> None:
         trace.frame(f"train.py({number}): f", 100.0 * number, 90)
     assert told(trace).coverage.missing == ()
     numbers = iter(range(1000))
-    found = told(trace, lambda event: category(event) != "python_function" or next(numbers) % 4)
-    assert found.coverage.reason == "25 of 220 CPU events are not in this file"
+    profile = told(trace, lambda event: category(event) != "python_function" or next(numbers) % 4)
+    assert profile.coverage.reason == "25 of 220 CPU events are not in this file"
 
 
 def test_python_frames_that_are_missing_from_some_time_on() -> None:
@@ -362,9 +365,9 @@ def test_python_frames_that_are_missing_from_some_time_on() -> None:
 
 def test_launches_that_are_missing_here_and_there() -> None:
     gone = set(random.Random(1).sample(range(600), 180))
-    found = without_launches(varied(600), gone.__contains__)
-    assert 100 <= kinds(found)["scattered"] <= 180  # the operators that lost least tell
-    assert "launches are not in this file" in found.coverage.reason
+    profile = without_launches(varied(600), gone.__contains__)
+    assert 100 <= kinds(profile)["scattered"] <= 180  # the operators that lost least tell
+    assert "launches are not in this file" in profile.coverage.reason
 
 
 def test_the_same_operators_on_cpu_and_gpu_are_not_missing_launches() -> None:
@@ -395,9 +398,9 @@ def reserving(count: int = 60, vendor: Literal["nvidia", "amd"] = "nvidia") -> T
 
 def test_operators_that_reserve_memory_of_the_device_launch() -> None:
     assert told(reserving()).coverage.missing == ()
-    found = without_launches(reserving(), lambda at: at % 3 == 0)
-    assert kinds(found)["scattered"] == 20
-    assert not found.coverage.idle_known
+    profile = without_launches(reserving(), lambda at: at % 3 == 0)
+    assert kinds(profile)["scattered"] == 20
+    assert not profile.coverage.idle_known
     # Where those that compute on the CPU reserve memory there, nothing is missing.
     trace = reserving()
     for number in range(60):
@@ -472,15 +475,15 @@ def test_work_that_the_span_of_an_annotation_ends_with() -> None:
     assert told(ranged(varied(), 20, 11_980)).coverage.complete
     for bounds in ((-4000, 11_980), (20, 15_000)):
         document = ranged(varied(), *bounds).document()
-        found = build_profile(read_bytes(json.dumps(document).encode())).coverage
-        assert not found.contradictory
+        coverage = build_profile(read_bytes(json.dumps(document).encode())).coverage
+        assert not coverage.contradictory
         # Only within the steps, which begin and end with what is there, it may hide work.
-        assert found.hidden <= 4000 * 1000
+        assert coverage.hidden <= 4000 * 1000
     trace = varied()
     trace.step(1, -4000, 20_000)
-    found = told(ranged(trace, -4000, 11_980)).coverage
-    assert found.hidden == pytest.approx(4_020_000, rel=0.01)
-    assert found.reason.startswith("missing GPU work may fill 20 % of the time")
+    coverage = told(ranged(trace, -4000, 11_980)).coverage
+    assert coverage.hidden == pytest.approx(4_020_000, rel=0.01)
+    assert coverage.reason.startswith("missing GPU work may fill 20 % of the time")
 
 
 def test_work_that_runs_across_the_end_of_its_annotations_span() -> None:
@@ -488,8 +491,8 @@ def test_work_that_runs_across_the_end_of_its_annotations_span() -> None:
     last = max((e for e in document["traceEvents"] if category(e) == "kernel"), key=lambda e: e["ts"])
     last["dur"] *= 10
     document["traceEvents"] = [e for e in document["traceEvents"] if e["name"] != "cudaDeviceSynchronize"]
-    found = build_profile(read_bytes(json.dumps(document).encode())).coverage
-    assert found.contradictory == 1
+    coverage = build_profile(read_bytes(json.dumps(document).encode())).coverage
+    assert coverage.contradictory == 1
     last["dur"] = 60
     assert not build_profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
 
@@ -508,14 +511,14 @@ def test_operators_within_a_call_of_the_driver() -> None:
 
 def test_events_that_lie_days_away() -> None:
     document = varied().document()
-    others = varied(60, Trace(pid=5000, main=5000, device=1, correlation=5000)).document()["traceEvents"]
-    for event in others:
+    events = varied(60, Trace(pid=5000, main=5000, device=1, correlation=5000)).document()["traceEvents"]
+    for event in events:
         event["ts"] += 20 * 86_400e6
-    few = {**document, "traceEvents": [*document["traceEvents"], *others[:2]]}
-    document["traceEvents"] += others
+    few = {**document, "traceEvents": [*document["traceEvents"], *events[:2]]}
+    document["traceEvents"] += events
     assert build_profile(read_bytes(json.dumps(few).encode())).coverage.complete
-    found = build_profile(read_bytes(json.dumps(document).encode())).coverage
-    assert "are impossible" in found.reason
+    coverage = build_profile(read_bytes(json.dumps(document).encode())).coverage
+    assert "are impossible" in coverage.reason
 
 
 def test_work_to_which_only_an_arrow_leads() -> None:
@@ -532,9 +535,9 @@ def test_work_to_which_only_an_arrow_leads() -> None:
         own = event.get("args", {}).get("correlation") == slow
         return not own and not (event.get("id") == slow and event["ph"] == "s")
 
-    found = told(trace, keep).coverage
-    assert found.unexplained == pytest.approx(4_000_000, rel=0.1)
-    assert found.reason.startswith("missing CPU events may explain")
+    coverage = told(trace, keep).coverage
+    assert coverage.unexplained == pytest.approx(4_000_000, rel=0.1)
+    assert coverage.reason.startswith("missing CPU events may explain")
     gone = [e for e in trace.events if e["name"] == "slow"]
     assert not told(trace, lambda event: event not in gone).coverage.unexplained  # its call tells
 
@@ -550,8 +553,8 @@ def test_numbers_that_end_before_those_of_memory_and_frames_begin() -> None:
     assert build_profile(read_bytes(json.dumps(document).encode())).coverage.complete
     end = operators[-1]["ts"] - 3000
     document["traceEvents"] = [e for e in events if e["ts"] <= end or category(e) in ("Trace", "")]
-    found = build_profile(read_bytes(json.dumps(document).encode()))
-    assert "CPU events are not in this file" in found.coverage.reason
+    profile = build_profile(read_bytes(json.dumps(document).encode()))
+    assert "CPU events are not in this file" in profile.coverage.reason
 
 
 def test_launches_where_there_are_no_operators_any_more() -> None:
@@ -563,9 +566,9 @@ def test_launches_where_there_are_no_operators_any_more() -> None:
     document["traceEvents"] = [
         event for event in document["traceEvents"] if category(event) != "cpu_op" or next(numbers) < 60
     ]
-    found = build_profile(read_bytes(json.dumps(document).encode()))
-    assert kinds(found) == {"around": 60}
-    assert not found.coverage.complete
+    profile = build_profile(read_bytes(json.dumps(document).encode()))
+    assert kinds(profile) == {"around": 60}
+    assert not profile.coverage.complete
 
 
 def test_marks_of_steps_among_what_is_missing() -> None:
@@ -573,9 +576,9 @@ def test_marks_of_steps_among_what_is_missing() -> None:
     trace.step(1, 0, 12_000)
     trace = varied(trace=trace)
     assert told(trace).coverage.complete
-    found = told(trace, lambda event: not str(event["name"]).startswith("ProfilerStep"))
-    assert found.coverage.unmarked
-    assert "including step marks" in report_run([found]).verdict.sentence
+    profile = told(trace, lambda event: not str(event["name"]).startswith("ProfilerStep"))
+    assert profile.coverage.unmarked
+    assert "including step marks" in report_run([profile]).verdict.sentence
 
 
 def test_events_beyond_the_profilers_own_mark() -> None:
@@ -631,14 +634,14 @@ def test_the_profiler_may_take_long_to_begin_where_its_first_event_is_there() ->
     (mark,) = (event for event in document["traceEvents"] if category(event) == "Trace")
     mark["ts"] -= 8000
     mark["dur"] += 8000
-    found = build_profile(read_bytes(json.dumps(document).encode()))
-    assert not found.coverage.silent
-    assert not any("Nothing was recorded" in one for one in report_run([found]).verdict.not_seen)
+    profile = build_profile(read_bytes(json.dumps(document).encode()))
+    assert not profile.coverage.silent
+    assert not any("Nothing was recorded" in one for one in report_run([profile]).verdict.not_seen)
     for event in document["traceEvents"]:  # as files are that do not number their events
         event.get("args", {}).pop("Ev Idx", None)
-    found = build_profile(read_bytes(json.dumps(document).encode()))
-    assert found.coverage.silent
-    assert any("Nothing was recorded in the first" in one for one in report_run([found]).verdict.not_seen)
+    profile = build_profile(read_bytes(json.dumps(document).encode()))
+    assert profile.coverage.silent
+    assert any("Nothing was recorded in the first" in one for one in report_run([profile]).verdict.not_seen)
 
 
 def test_calls_out_of_the_order_of_their_numbers() -> None:
@@ -668,17 +671,17 @@ def test_long_kernels_without_a_length_may_fill_the_time() -> None:
     for event in document["traceEvents"]:
         if category(event) == "kernel" and next(numbers) % 5 == 0:
             event["dur"] = 0
-    found = build_profile(read_bytes(json.dumps(document).encode())).coverage
-    assert found.hidden == pytest.approx(8 * 100_000, rel=0.15)
-    assert "may fill 20 % of the time" in found.reason
+    coverage = build_profile(read_bytes(json.dumps(document).encode())).coverage
+    assert coverage.hidden == pytest.approx(8 * 100_000, rel=0.15)
+    assert "may fill 20 % of the time" in coverage.reason
 
 
 def test_a_block_of_the_file_that_cannot_be_read() -> None:
     data = launches(200).text()
     at, length = len(data) // 2, len(data) // 25
     for block in (bytes(length), random.Random(1).randbytes(length)):
-        found = build_profile(read_bytes(data[:at] + block + data[at + length :])).coverage
-        assert re.search(r"(3\.\d|4\.0) % of the file cannot be read", found.reason)
+        coverage = build_profile(read_bytes(data[:at] + block + data[at + length :])).coverage
+        assert re.search(r"(3\.\d|4\.0) % of the file cannot be read", coverage.reason)
     assert build_profile(read_bytes(data + bytes(length))).coverage.complete  # room that was reserved for it
 
 
@@ -695,15 +698,15 @@ def test_cpu_events_that_are_missing_where_the_gpu_idles() -> None:
         trace.launch("gemm", begin + 2, 10, kernel=(begin + 20, 90), external=around)
     trace.step(1, 0, 12_000)
     assert told(trace).coverage.complete
-    found = told(trace, lambda event: event["name"] != "aten::item").coverage
-    assert found.reason.startswith("missing CPU events may explain 1")
-    assert found.idle_known
+    coverage = told(trace, lambda event: event["name"] != "aten::item").coverage
+    assert coverage.reason.startswith("missing CPU events may explain 1")
+    assert coverage.idle_known
 
 
 def test_a_profile_of_the_gpu_alone() -> None:
-    found = told(launches(), lambda event: category(event) not in ("cpu_op", "cuda_runtime"))
-    assert [(cost.cause, cost.idle) for cost in found.costs if cost.idle] == [("unknown", found.idle)]
-    assert "have no launch in this file" in found.coverage.reason
+    profile = told(launches(), lambda event: category(event) not in ("cpu_op", "cuda_runtime"))
+    assert [(cost.cause, cost.idle) for cost in profile.costs if cost.idle] == [("unknown", profile.idle)]
+    assert "have no launch in this file" in profile.coverage.reason
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -39,11 +39,16 @@ def trace(gpu: str = "NVIDIA A100-SXM4-40GB") -> Trace:
 
 
 def test_rates_by_hand() -> None:
-    found = build_profile(trace().timeline()).efficiency
-    assert found is not None
+    efficiency = build_profile(trace().timeline()).efficiency
+    assert efficiency is not None
     card = gpus.find("a100-40gb")
-    assert (found.card, found.estimated, found.time, found.covered) == (card.name, True, 200_000, 190_000)
-    relu, mm = found.operators
+    assert (efficiency.card, efficiency.estimated, efficiency.time, efficiency.covered) == (
+        card.name,
+        True,
+        200_000,
+        190_000,
+    )
+    relu, mm = efficiency.operators
     assert (mm.name, mm.calls, mm.time, mm.dtype) == ("aten::mm", 2, 40_000, "float16")
     assert mm.shapes == ((512, 1024), (1024, 2048))
     flops, nbytes = 2 * 512 * 1024 * 2048, 2 * (512 * 1024 + 1024 * 2048 + 512 * 2048)
@@ -53,9 +58,12 @@ def test_rates_by_hand() -> None:
     assert mm.share == pytest.approx(flops / card.fp16 / 1e12 / 20e-6, rel=1e-3)
     assert (relu.name, relu.calls, relu.flops) == ("aten::clamp_min", 1, 0)
     assert relu.share == pytest.approx(8 * 4096**2 / card.bandwidth / 1e9 / 150e-6, rel=1e-3)
-    assert [(one.name, one.calls) for one in found.families] == [("pointwise", 1), ("matmul", 2)]
-    assert sum(one.time for one in found.families) == found.covered
-    assert found.families[1].estimated == mm.estimated > 0
+    assert [(family.name, family.calls) for family in efficiency.families] == [
+        ("pointwise", 1),
+        ("matmul", 2),
+    ]
+    assert sum(family.time for family in efficiency.families) == efficiency.covered
+    assert efficiency.families[1].estimated == mm.estimated > 0
 
 
 @pytest.mark.parametrize("times", [1, 4])
@@ -68,32 +76,32 @@ def test_how_many_times_as_long_as_estimated(times: int) -> None:
         made.launch("relu", at + 1, kernel=(at + 10, 2 * times))
         made.operator("aten::mm", at + 41, 40, **MM)
         made.launch("gemm", at + 42, kernel=(at + 50, 17 * times))
-    found = build_profile(made.timeline()).efficiency
-    assert found is not None
-    assert found.short == pytest.approx(times, rel=0.3)
-    assert found.products == pytest.approx(times, rel=0.3)
+    efficiency = build_profile(made.timeline()).efficiency
+    assert efficiency is not None
+    assert efficiency.short == pytest.approx(times, rel=0.3)
+    assert efficiency.products == pytest.approx(times, rel=0.3)
 
 
 def test_few_calls_do_not_tell_how_fast_a_gpu_is() -> None:
-    found = build_profile(trace().timeline()).efficiency
-    assert found is not None
-    assert (found.short, found.products) == (-1, -1)
+    efficiency = build_profile(trace().timeline()).efficiency
+    assert efficiency is not None
+    assert (efficiency.short, efficiency.products) == (-1, -1)
 
 
 def test_a_gpu_of_another_vendor_has_a_roof_and_no_estimate() -> None:
-    found = build_profile(trace("AMD Instinct MI300X").timeline()).efficiency
-    assert found is not None
-    assert (found.card, found.estimated) == ("AMD Instinct MI300X", False)
-    assert {one.estimated for one in (*found.families, *found.operators)} == {-1}
-    assert all(one.share > 0 for one in found.operators)
+    efficiency = build_profile(trace("AMD Instinct MI300X").timeline()).efficiency
+    assert efficiency is not None
+    assert (efficiency.card, efficiency.estimated) == ("AMD Instinct MI300X", False)
+    assert {group.estimated for group in (*efficiency.families, *efficiency.operators)} == {-1}
+    assert all(operator.share > 0 for operator in efficiency.operators)
 
 
 def test_an_unknown_gpu_has_rates_alone() -> None:
-    found = build_profile(trace("Some Accelerator").timeline()).efficiency
-    assert found is not None
-    assert (found.card, found.estimated) == ("", False)
-    assert {one.share for one in found.operators} == {-1.0}
-    assert all(one.bandwidth > 0 for one in found.operators)
+    efficiency = build_profile(trace("Some Accelerator").timeline()).efficiency
+    assert efficiency is not None
+    assert (efficiency.card, efficiency.estimated) == ("", False)
+    assert {operator.share for operator in efficiency.operators} == {-1.0}
+    assert all(operator.bandwidth > 0 for operator in efficiency.operators)
 
 
 def test_without_shapes_there_is_nothing() -> None:
@@ -104,12 +112,12 @@ def test_without_shapes_there_is_nothing() -> None:
 
 
 def test_the_tables_stand_in_every_format() -> None:
-    made = report([build_profile(trace().timeline())])
-    tables = [table for table in made.tables if "roof" in str(table.columns)]
+    result = report([build_profile(trace().timeline())])
+    tables = [table for table in result.tables if "roof" in str(table.columns)]
     assert [table.shown for table in tables] == [0, 0]
-    told = {name: renderer(name)(made, Style(unfold=True)) for name in ("json", "html", "text")}
-    assert {name: "clamp_min" in text for name, text in told.items()} == dict.fromkeys(told, True)
-    assert "aten::mm 512×1024 · 1024×2048 float16" in told["text"]
+    values = {name: renderer(name)(result, Style(unfold=True)) for name in ("json", "html", "text")}
+    assert {name: "clamp_min" in text for name, text in values.items()} == dict.fromkeys(values, True)
+    assert "aten::mm 512×1024 · 1024×2048 float16" in values["text"]
 
 
 @pytest.mark.parametrize(
@@ -165,9 +173,9 @@ def real(name: str) -> Efficiency:
     path = next(TRACES.glob(f"{name}*.json.gz"), None) if TRACES.is_dir() else None
     if path is None:
         pytest.skip("the profiles are not here")
-    found = profile_file(str(path)).efficiency
-    assert found is not None
-    return found
+    efficiency = profile_file(str(path)).efficiency
+    assert efficiency is not None
+    return efficiency
 
 
 @pytest.mark.parametrize(
@@ -175,9 +183,9 @@ def real(name: str) -> Efficiency:
 )
 def test_nothing_is_faster_than_the_data_sheet_allows(name: str) -> None:
     """What the L2 cache holds comes faster than from memory; no arithmetic is faster than its peak."""
-    found = real(name)
-    assert 0.85 < found.covered / found.time <= 1
-    assert found.covered >= sum(one.time for one in found.operators)
-    assert {one.name for one in found.families} >= {"pointwise", "matmul"}
-    for one in found.operators:
-        assert 0 <= one.share < (1 if one.flops else 1.5), one
+    efficiency = real(name)
+    assert 0.85 < efficiency.covered / efficiency.time <= 1
+    assert efficiency.covered >= sum(operator.time for operator in efficiency.operators)
+    assert {family.name for family in efficiency.families} >= {"pointwise", "matmul"}
+    for operator in efficiency.operators:
+        assert 0 <= operator.share < (1 if operator.flops else 1.5), operator

@@ -44,30 +44,30 @@ def wait(idle: int, blocked: int, *stack: SourceLine, calls: int = 4, steps: int
 
 
 def test_a_wait_with_its_numbers():
-    (found,) = find_in_profiles([made(wait(20 * MS, 40 * MS, TRAIN))])
-    assert (found.code, found.line, found.frequency.when) == ("GAP101", TRAIN, "every-step")
-    assert found.loss.idle == 20 * MS
-    assert found.loss.share == pytest.approx(0.05)
-    assert found.evidence[0] == "the GPU idles 5 ms of each 100 ms step because of it, 5.0 %"
-    assert found.evidence[1] == "the CPU stops for 10 ms per step, 4 syncs in all"
+    (finding,) = find_in_profiles([made(wait(20 * MS, 40 * MS, TRAIN))])
+    assert (finding.code, finding.line, finding.frequency.when) == ("GAP101", TRAIN, "every-step")
+    assert finding.loss.idle == 20 * MS
+    assert finding.loss.share == pytest.approx(0.05)
+    assert finding.evidence[0] == "the GPU idles 5 ms of each 100 ms step because of it, 5.0 %"
+    assert finding.evidence[1] == "the CPU stops for 10 ms per step, 4 syncs in all"
 
 
 def test_a_long_wait_that_costs_nothing_is_said_to():
-    (found,) = find_in_profiles([made(wait(0, 300 * MS, TRAIN))])
-    assert "while the GPU works" in found.evidence[0]
-    assert not any("idles" in text for text in found.evidence)
+    (finding,) = find_in_profiles([made(wait(0, 300 * MS, TRAIN))])
+    assert "while the GPU works" in finding.evidence[0]
+    assert not any("idles" in text for text in finding.evidence)
 
 
 def test_order_is_by_what_the_gpu_lost_and_not_by_the_length_of_the_call():
     long = wait(1 * MS, 300 * MS, SourceLine("train.py", 1, "f"))
     short = wait(15 * MS, 16 * MS, SourceLine("train.py", 2, "f"))
-    assert [one.line.line for one in find_in_profiles([made(long, short)])] == [2, 1]
+    assert [in_profile.line.line for in_profile in find_in_profiles([made(long, short)])] == [2, 1]
 
 
 def test_one_place_is_one_finding():
     model = SourceLine("transformers/models/x.py", 1421, "box", library="transformers")
     other = SourceLine("transformers/pipelines/base.py", 1173, "move", library="transformers")
-    found = find_in_profiles(
+    in_profiles = find_in_profiles(
         [
             made(
                 wait(2 * MS, 9 * MS, model, TRAIN),
@@ -76,20 +76,20 @@ def test_one_place_is_one_finding():
             )
         ]
     )
-    assert [one.loss.idle for one in found] == [5 * MS, 1 * MS]
-    assert found[0].library_stack == (model,)
+    assert [finding.loss.idle for finding in in_profiles] == [5 * MS, 1 * MS]
+    assert in_profiles[0].library_stack == (model,)
 
 
 def test_without_lines_the_place_is_told():
     cost = msgspec.structs.replace(wait(20 * MS, 40 * MS), place="aten::item in forward")
-    found = find_in_profiles([made(cost)])[0]
-    assert (found.line, found.place) == (None, "aten::item in forward")
+    in_profile = find_in_profiles([made(cost)])[0]
+    assert (in_profile.line, in_profile.place) == (None, "aten::item in forward")
 
 
 @pytest.mark.parametrize(("steps", "when"), [(4, "every-step"), (1, "some-steps")])
 def test_in_how_many_steps(steps, when):
-    (found,) = find_in_profiles([made(wait(20 * MS, 40 * MS, TRAIN, steps=steps))])
-    assert found.frequency.when == when
+    (finding,) = find_in_profiles([made(wait(20 * MS, 40 * MS, TRAIN, steps=steps))])
+    assert finding.frequency.when == when
 
 
 def test_the_gpus_own_work_is_no_finding():
@@ -123,10 +123,10 @@ def test_thousands_of_places_are_summed_up():
         now = 200 * number
         trace.operator(f"mine::op{number}", now, 50)
         trace.launch("kernel", now + 10, 5, kernel=(now + 16, 100))
-    found = build_profile(trace.timeline())
-    assert len(found.costs) <= 2 * MAX_PLACES_PER_CAUSE
-    assert sum(cost.idle for cost in found.costs) == found.idle
-    assert any(cost.place == "elsewhere" for cost in found.costs)
+    profile = build_profile(trace.timeline())
+    assert len(profile.costs) <= 2 * MAX_PLACES_PER_CAUSE
+    assert sum(cost.idle for cost in profile.costs) == profile.idle
+    assert any(cost.place == "elsewhere" for cost in profile.costs)
 
 
 def test_saved_profiles_come_back_equal():
@@ -151,10 +151,10 @@ def test_what_is_no_saved_profile(data):
 
 def test_of_several_ranks_the_late_one_is_looked_at(public_profile):
     ranks = [public_profile(end) for end in ("49-eeda", "50-66ac", "51-5c94", "52-3e81")]
-    found = report_run(ranks)
-    assert found.profile is ranks[2]
-    assert found.findings[0].code == "GAP602"
-    late = {row.rank: row.late for row in found.ranks}
+    report = report_run(ranks)
+    assert report.profile is ranks[2]
+    assert report.findings[0].code == "GAP602"
+    late = {row.rank: row.late for row in report.ranks}
     assert late[2] > 0.9e9
     assert max(late[rank] for rank in (0, 1, 3)) < 0.02e9
 
@@ -163,13 +163,14 @@ class TestRealTraces:
     """What a reader of these profiles must be told."""
 
     def test_owlv2_waits_for_its_input(self, public_profile):
-        found = report_run([public_profile("owlv2-large-patch14-ensemble-1016001-d242")])
-        assert found.findings[0].code == "GAP301"
-        assert "next batch" in found.sentence
+        report = report_run([public_profile("owlv2-large-patch14-ensemble-1016001-d242")])
+        assert report.findings[0].code == "GAP301"
+        assert "next batch" in report.sentence
         (box,) = (
-            one
-            for one in found.findings
-            if any(frame.function == "box_predictor" for frame in one.library_stack) and one.code == "GAP120"
+            finding
+            for finding in report.findings
+            if any(frame.function == "box_predictor" for frame in finding.library_stack)
+            and finding.code == "GAP120"
         )
         assert box.library_stack[-1].library == "transformers" or box.line.library == ""
         assert box.loss.blocked == pytest.approx(358.6 * MS, rel=0.01)
@@ -181,22 +182,24 @@ class TestRealTraces:
         first, second = report_run([none]), report_run([four])
         assert first.findings[0].code == "GAP301"
         assert first.findings[0].line.where.endswith("resnet50_profiler_api.py:42")
-        assert all(one.code != "GAP301" for one in second.findings)
-        starved = [dict(one.idle_by_cause()).get("input", 0) / one.steps.total for one in (none, four)]
+        assert all(finding.code != "GAP301" for finding in second.findings)
+        starved = [
+            dict(profile.idle_by_cause()).get("input", 0) / profile.steps.total for profile in (none, four)
+        ]
         assert starved[0] > 0.3
         assert starved[1] < 0.02
 
     def test_segment_anything_indexes_with_masks(self, public_profile):
-        found = report_run([public_profile("asdf_False-c51d")])
-        assert found.findings[0].code == "GAP112"
-        assert found.findings[0].loss.calls > 1400
+        report = report_run([public_profile("asdf_False-c51d")])
+        assert report.findings[0].code == "GAP112"
+        assert report.findings[0].loss.calls > 1400
 
     def test_everything_is_reported(self, real_profile):
-        found = report_run([real_profile])
-        assert found.sentence
-        for one in found.findings:
-            assert one.loss is not None
-            assert 0 <= one.loss.idle <= real_profile.idle or one.code == "GAP602"
-            assert 0 <= one.loss.share <= 1
-            assert one.remedy
-            assert one.line or one.place or one.evidence
+        report = report_run([real_profile])
+        assert report.sentence
+        for finding in report.findings:
+            assert finding.loss is not None
+            assert 0 <= finding.loss.idle <= real_profile.idle or finding.code == "GAP602"
+            assert 0 <= finding.loss.share <= 1
+            assert finding.remedy
+            assert finding.line or finding.place or finding.evidence

@@ -51,8 +51,8 @@ CHANGES = st.lists(
 
 
 def changed(document: dict[str, Any], changes: list[tuple[str, int, int, Any]]) -> bytes:
-    made = copy.deepcopy(document)
-    events: list[dict[str, Any]] = made["traceEvents"]
+    deepcopy = copy.deepcopy(document)
+    events: list[dict[str, Any]] = deepcopy["traceEvents"]
     for what, one, other, value in changes:
         if not events:
             break
@@ -73,17 +73,17 @@ def changed(document: dict[str, Any], changes: list[tuple[str, int, int, Any]]) 
             event["dur"] = one * 13 % 4000
         elif isinstance(event.get("args"), dict):
             event["args"][ARGS[other % len(ARGS)]] = value
-    return json.dumps(made).encode()
+    return json.dumps(deepcopy).encode()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(DOCUMENTS), CHANGES)
 def test_changed_profiles_end_in_a_report_or_an_error(document, changes):
     try:
-        found = build_profile(read_bytes(changed(document, changes)), priced=True)
+        profile = build_profile(read_bytes(changed(document, changes)), priced=True)
     except UnreadableInput:
         return
-    assert sum(cost.idle for cost in found.costs) == found.idle
-    text = renderer("text")(report_run([found]), Style(unfold=True))
+    assert sum(cost.idle for cost in profile.costs) == profile.idle
+    text = renderer("text")(report_run([profile]), Style(unfold=True))
     assert text.endswith("\n")
-    assert renderer("json")(report_run([found]), Style()).endswith("}\n")
+    assert renderer("json")(report_run([profile]), Style()).endswith("}\n")

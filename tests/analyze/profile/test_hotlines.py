@@ -12,7 +12,7 @@ US = 1_000
 
 def told(trace: Trace) -> list[tuple[tuple[SourceLine, ...], int, int]]:
     """(stack, nanoseconds, kernels) of each place, the longest first."""
-    return [(one.site.stack, one.total, one.kernels) for one in build_profile(trace.timeline()).lines]
+    return [(line.site.stack, line.total, line.kernels) for line in build_profile(trace.timeline()).lines]
 
 
 def called(trace: Trace, line: int, start: float, *kernels: tuple[float, float], stream: int = 7) -> None:

@@ -18,10 +18,10 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 def totals(stretches: list[Stretch]) -> dict[str, int]:
     """Idle nanoseconds by cause."""
-    found: Counter[str] = Counter()
-    for one in stretches:
-        found[one.cause] += int(one.spans.length.sum())
-    return dict(found)
+    counter: Counter[str] = Counter()
+    for stretch in stretches:
+        counter[stretch.cause] += int(stretch.spans.length.sum())
+    return dict(counter)
 
 
 def causes(trace: Trace) -> dict[str, int]:
@@ -30,9 +30,9 @@ def causes(trace: Trace) -> dict[str, int]:
     device = main_device(timeline)
     steps = find_steps(timeline, device)
     total, stretches = attribute_idleness(timeline, device, steps, find_waits(timeline))
-    found = totals(stretches)
-    assert sum(found.values()) == total
-    return {cause: idle // 1000 for cause, idle in found.items()}
+    idle_by_cause = totals(stretches)
+    assert sum(idle_by_cause.values()) == total
+    return {cause: idle // 1000 for cause, idle in idle_by_cause.items()}
 
 
 def step(trace: Trace, length: float) -> None:
@@ -83,7 +83,7 @@ def test_a_later_step_owes_nothing_to_an_old_wait():
     timeline = trace.timeline()
     steps = find_steps(timeline, 0)
     _, stretches = attribute_idleness(timeline, 0, steps, find_waits(timeline))
-    owed = [one.spans for one in stretches if one.cause == "wait"]
+    owed = [stretch.spans for stretch in stretches if stretch.cause == "wait"]
     assert max(int(spans.end.max()) for spans in owed) <= 2_000_000
 
 
@@ -286,8 +286,8 @@ def test_the_parts_always_add_up(script, stepped):
     busy = int(covered_time(start, end, steps.start, steps.end).sum())
     assert total == steps.total - busy
     assert sum(totals(stretches).values()) == total
-    for one in stretches:
-        assert (one.spans.end > one.spans.start).all()
+    for stretch in stretches:
+        assert (stretch.spans.end > stretch.spans.start).all()
     blocked = int((timeline.host.end - timeline.host.start)[waits.rows].sum())
     assert totals(stretches).get("wait", 0) <= blocked
 

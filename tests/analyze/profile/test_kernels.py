@@ -46,7 +46,7 @@ def test_calls_without_a_value_are_left_out_of_the_mean() -> None:
     trace.step(1, 0, 100)
     trace.launch("gemm", 2, kernel=(10, 10), **{"blocks per SM": 2.0, "est. achieved occupancy %": 10})
     trace.launch("gemm", 20, kernel=(50, 30), **{"blocks per SM": "inf", "est. achieved occupancy %": -1})
-    assert [(one.blocks_per_sm, one.occupancy) for one in found(trace)] == [(2.0, 10.0)]
+    assert [(kernel.blocks_per_sm, kernel.occupancy) for kernel in found(trace)] == [(2.0, 10.0)]
 
 
 @pytest.mark.parametrize("dialect", ["new", "old"])
@@ -61,7 +61,7 @@ def test_the_operator_is_the_innermost_of_most_calls(dialect: str) -> None:
             trace.annotation("my block", start + 4, 12)
         trace.launch("elementwise", start + 6, kernel=(start + 20, 3))
     trace.launch("bare", 200, kernel=(210, 1))
-    assert [(one.name, one.operator) for one in found(trace)] == [
+    assert [(kernel.name, kernel.operator) for kernel in found(trace)] == [
         ("elementwise", "aten::mul"),
         ("bare", ""),
     ]
@@ -73,7 +73,10 @@ def test_a_kernel_counts_with_its_part_in_the_steps() -> None:
     trace.launch("gemm", 30, kernel=(30, 15))
     trace.kernel("late", 60, 35)
     trace.kernel("outside", 80, 15)
-    assert [(one.name, one.total) for one in found(trace)] == [("gemm", 15_000), ("late", 10_000)]
+    assert [(kernel_time.name, kernel_time.total) for kernel_time in found(trace)] == [
+        ("gemm", 15_000),
+        ("late", 10_000),
+    ]
 
 
 def test_other_devices_are_left_out() -> None:
@@ -100,9 +103,9 @@ def test_totals_are_those_of_the_timeline(trace: Trace) -> None:
     kernels = longest_kernels(timeline, steps, 0)
     rows = timeline.work.kind == 0
     length = covered_time(steps.start, steps.end, timeline.work.start[rows], timeline.work.end[rows])
-    assert sum(one.total for one in kernels) == int(length.sum())
-    assert sum(one.calls for one in kernels) == int((length > 0).sum())
-    assert [one.total for one in kernels] == sorted((one.total for one in kernels), reverse=True)
+    assert sum(kernel.total for kernel in kernels) == int(length.sum())
+    assert sum(kernel.calls for kernel in kernels) == int((length > 0).sum())
+    assert [kernel.total for kernel in kernels] == sorted((kernel.total for kernel in kernels), reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -119,4 +122,4 @@ def test_public_traces(public_trace: Callable[[str], Timeline], name: str, opera
     timeline = public_trace(name)
     device = main_device(timeline)
     kernels = longest_kernels(timeline, find_steps(timeline, device), device)
-    assert [one.operator for one in kernels[:2]] == operators
+    assert [kernel.operator for kernel in kernels[:2]] == operators

@@ -18,10 +18,10 @@ from gapless.model.profile import decode, encode
 
 def spans(lines: int = 3, kinds: int = 4) -> st.SearchStrategy[Bars]:
     """Spans on a few lines, in any order."""
-    one = st.tuples(
+    pairs = st.tuples(
         st.integers(0, lines - 1), st.integers(0, 5000), st.integers(0, 300), st.integers(0, kinds - 1)
     )
-    return st.lists(one, min_size=1, max_size=80).map(
+    return st.lists(pairs, min_size=1, max_size=80).map(
         lambda rows: make_bars(*(np.array(column, np.int64) for column in _columns(rows)))
     )
 
@@ -31,61 +31,61 @@ def _columns(rows: list[tuple[int, int, int, int]]) -> tuple[list[int], ...]:
     return line, start, [a + b for a, b in zip(start, length, strict=True)], what
 
 
-def ordered(made: Bars) -> bool:
-    keys = list(zip(made.line.tolist(), made.start.tolist(), strict=True))
+def ordered(bars: Bars) -> bool:
+    keys = list(zip(bars.line.tolist(), bars.start.tolist(), strict=True))
     return keys == sorted(keys)
 
 
 @given(spans(), st.integers(1, 4000))
-def test_merging_loses_nothing(given_, resolution):
-    found = merge_bars(given_, resolution)
+def test_merging_loses_nothing(bars, resolution):
+    found = merge_bars(bars, resolution)
     assert ordered(found)
-    assert found.count.sum() == len(given_)
-    assert found.busy.sum() == given_.busy.sum()
-    for line in np.unique(given_.line):
-        before, after = given_.take(given_.line == line), found.take(found.line == line)
+    assert found.count.sum() == len(bars)
+    assert found.busy.sum() == bars.busy.sum()
+    for line in np.unique(bars.line):
+        before, after = bars.take(bars.line == line), found.take(found.line == line)
         assert after.start.min() == before.start.min()
         assert after.end.max() == before.end.max()
         assert after.count.sum() == len(before)
 
 
 @given(spans(), st.integers(1, 4000))
-def test_what_is_long_stays_itself(given_, resolution):
-    found = merge_bars(given_, resolution)
-    long = given_.end - given_.start >= resolution
+def test_what_is_long_stays_itself(bars, resolution):
+    found = merge_bars(bars, resolution)
+    long = bars.end - bars.start >= resolution
     alone = found.take(found.count == 1)
     kept = set(zip(alone.line.tolist(), alone.start.tolist(), alone.end.tolist(), strict=True))
     for row in np.flatnonzero(long):
-        assert (given_.line[row], given_.start[row], given_.end[row]) in kept
+        assert (bars.line[row], bars.start[row], bars.end[row]) in kept
 
 
 @given(spans(), st.integers(1, 60), st.integers(1, 50))
 def test_the_budget_holds(given_, budget, finest):
-    found, resolution = thin_bars(given_, budget, finest)
-    assert len(found) <= len(given_)
+    thinned, resolution = thin_bars(given_, budget, finest)
+    assert len(thinned) <= len(given_)
     if len(given_) <= budget:
         assert resolution == 0
-        assert found is given_
+        assert thinned is given_
     else:
         assert resolution >= finest
-    assert found.count.sum() == len(given_)
+    assert thinned.count.sum() == len(given_)
 
 
 @given(spans(), st.integers(1, 60))
-def test_equals_alone_are_merged(given_, budget):
-    found = thin_within_names(given_, budget)
-    for line in np.unique(given_.line):
-        for what in np.unique(given_.name[given_.line == line]):
-            before = (given_.line == line) & (given_.name == what)
+def test_equals_alone_are_merged(bars, budget):
+    found = thin_within_names(bars, budget)
+    for line in np.unique(bars.line):
+        for what in np.unique(bars.name[bars.line == line]):
+            before = (bars.line == line) & (bars.name == what)
             after = (found.line == line) & (found.name == what)
             assert found.count[after].sum() == before.sum()
-            assert found.busy[after].sum() == given_.busy[before].sum()
+            assert found.busy[after].sum() == bars.busy[before].sum()
 
 
 @given(spans(), st.integers(0, 5000), st.integers(1, 600))
-def test_a_window_has_what_reaches_into_it(given_, low, length):
-    found = within(given_, low, low + length)
-    assert len(found) == ((given_.end > low) & (given_.start < low + length)).sum()
+def test_a_window_has_what_reaches_into_it(bars, low, length):
+    found = within(bars, low, low + length)
+    assert len(found) == ((bars.end > low) & (bars.start < low + length)).sum()
 
 
 def drawn(trace: Trace, boxes: int = 4000) -> Profile:
@@ -172,14 +172,17 @@ def test_libraries_frames_are_not_drawn():
 
 
 def test_many_spans_become_few_boxes_and_places_worth_a_look_stay_fine():
-    found = drawn(training(steps=120), boxes=300)
-    lanes = found.lanes
+    profile = drawn(training(steps=120), boxes=300)
+    lanes = profile.lanes
     assert lanes is not None
     assert lanes.windows[0].finest > 0
     assert len(lanes.windows) > 1
     lengths = [window.end - window.start for window in lanes.windows]
     assert lengths == sorted(lengths, reverse=True)
-    assert all(lanes.windows[0].start <= one.start < one.end <= lanes.windows[0].end for one in lanes.windows)
+    assert all(
+        lanes.windows[0].start <= window.start < window.end <= lanes.windows[0].end
+        for window in lanes.windows
+    )
     waits = sum(len(row.start) for at in range(len(lanes.windows)) for row in rows(lanes, "waits", at))
     lines = sum(lane.rows for lane in lanes.lanes)
     assert lanes.boxes - waits <= 300 + len(lanes.windows) * lines
@@ -190,7 +193,7 @@ def test_many_spans_become_few_boxes_and_places_worth_a_look_stay_fine():
 def test_utilization_is_told_in_parts(made):
     lanes = made.lanes
     assert lanes is not None
-    assert all(0 <= one <= 100 for one in lanes.busy)
+    assert all(0 <= busy <= 100 for busy in lanes.busy)
     length = lanes.windows[0].end - lanes.windows[0].start
     assert sum(lanes.busy) / len(lanes.busy) / 100 * length == pytest.approx(sum(made.steps.busy), rel=0.02)
 

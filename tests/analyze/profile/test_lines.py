@@ -197,8 +197,8 @@ def test_an_operator_launches_where_a_call_within_it_does() -> None:
     timeline = trace.timeline()
     outermost = {20: True, 40: True, 10: True, 70: False, 75: False, 95: True, 0: False}
     rows = np.arange(len(timeline.host))
-    found = dict(
+    launching_by_start = dict(
         zip((timeline.host.start[rows] // 1000).tolist(), is_launching(timeline, rows).tolist(), strict=True)
     )
-    assert found == outermost
+    assert launching_by_start == outermost
     assert is_launching(timeline, np.array([-1])).tolist() == [False]

@@ -17,8 +17,8 @@ def reported(trace: Trace) -> Report:
     return report_run([build_profile(trace.timeline())])
 
 
-def waits(found: Report) -> list[str]:
-    return [one.code for one in found.findings if one.code.startswith("GAP1")]
+def waits(report: Report) -> list[str]:
+    return [finding.code for finding in report.findings if finding.code.startswith("GAP1")]
 
 
 def gpu_bound(dialect: Dialect = "new", *, read: bool = False, pinned: bool = False) -> Trace:
@@ -49,27 +49,27 @@ def gpu_bound(dialect: Dialect = "new", *, read: bool = False, pinned: bool = Fa
 
 @pytest.mark.parametrize("dialect", ["new", "middle", "old"])
 def test_a_loop_that_never_waits(dialect: Dialect) -> None:
-    found = reported(gpu_bound(dialect))
-    assert waits(found) == []
-    assert not any(one.code[:4] in ("GAP3", "GAP4", "GAP6") for one in found.findings)
-    assert "GAP501" not in {one.code for one in found.findings}
+    report = reported(gpu_bound(dialect))
+    assert waits(report) == []
+    assert not any(finding.code[:4] in ("GAP3", "GAP4", "GAP6") for finding in report.findings)
+    assert "GAP501" not in {finding.code for finding in report.findings}
 
 
 def test_copies_out_of_pinned_memory_are_no_waits() -> None:
-    found = reported(gpu_bound(pinned=True))
-    assert waits(found) == []
-    assert "GAP302" not in {one.code for one in found.findings}
+    report = reported(gpu_bound(pinned=True))
+    assert waits(report) == []
+    assert "GAP302" not in {finding.code for finding in report.findings}
 
 
 def test_long_waits_of_a_busy_gpu_are_told_to_be_free() -> None:
-    found = reported(gpu_bound(read=True))
-    (one,) = (one for one in found.findings if one.code.startswith("GAP1"))
-    assert one.code == "GAP101"
-    assert one.loss is not None
-    assert one.loss.blocked > 0.5 * STEPS * STEP * 1000
-    assert one.loss.idle == 0
-    assert one.loss.share == 0
-    assert "while the GPU works" in " ".join(one.evidence)
+    report = reported(gpu_bound(read=True))
+    (finding,) = (finding for finding in report.findings if finding.code.startswith("GAP1"))
+    assert finding.code == "GAP101"
+    assert finding.loss is not None
+    assert finding.loss.blocked > 0.5 * STEPS * STEP * 1000
+    assert finding.loss.idle == 0
+    assert finding.loss.share == 0
+    assert "while the GPU works" in " ".join(finding.evidence)
 
 
 def test_the_same_wait_when_the_gpu_has_nothing_else_is_not_free() -> None:
@@ -85,7 +85,7 @@ def test_the_same_wait_when_the_gpu_has_nothing_else_is_not_free() -> None:
         trace.operator("aten::_local_scalar_dense", at + 52, 796)
         trace.copy("DtoH (Device -> Pageable)", at + 55, 5, copy=(at + 340, 2), bytes=4)
         trace.wait(at + 62, 780)
-    found = reported(trace)
-    (one,) = (one for one in found.findings if one.code == "GAP101")
-    assert one.loss is not None
-    assert one.loss.idle > 0.3 * STEPS * STEP * 1000
+    report = reported(trace)
+    (finding,) = (finding for finding in report.findings if finding.code == "GAP101")
+    assert finding.loss is not None
+    assert finding.loss.idle > 0.3 * STEPS * STEP * 1000

@@ -22,8 +22,11 @@ DIALECTS: tuple[Dialect, ...] = ("new", "middle", "old")
 
 def times(timeline: Timeline) -> dict[str, tuple[int, int, int]]:
     """Host, device and idle microseconds by phase."""
-    found = find_phases(timeline, find_steps(timeline, 0), 0)
-    return {one.name: (one.host // 1000, one.device // 1000, one.idle // 1000) for one in found}
+    phases = find_phases(timeline, find_steps(timeline, 0), 0)
+    return {
+        phase_change.name: (phase_change.host // 1000, phase_change.device // 1000, phase_change.idle // 1000)
+        for phase_change in phases
+    }
 
 
 def iteration(dialect: Dialect = "new", vendor: str = "nvidia") -> Trace:
@@ -222,14 +225,14 @@ def test_inference_has_no_backward() -> None:
 def test_phases_add_up(trace: Trace) -> None:
     timeline = trace.timeline()
     steps = find_steps(timeline, 0)
-    found = find_phases(timeline, steps, 0)
+    phases = find_phases(timeline, steps, 0)
     work = timeline.work
-    assert sum(one.host for one in found) == steps.total
+    assert sum(estimate.host for estimate in phases) == steps.total
     busy = int(covered_time(*busy_spans(timeline, 0), steps.start, steps.end).sum())
-    assert sum(one.idle for one in found) == steps.total - busy
+    assert sum(profile.idle for profile in phases) == steps.total - busy
     length = covered_time(steps.start, steps.end, work.start, work.end)
-    assert sum(one.device for one in found) == int(length.sum())
-    assert all(0 <= one.idle <= one.host for one in found)
+    assert sum(profile.device for profile in phases) == int(length.sum())
+    assert all(0 <= phase_change.idle <= phase_change.host for phase_change in phases)
 
 
 @pytest.mark.parametrize(
@@ -250,10 +253,10 @@ def test_public_traces(public_trace: Callable[[str], Timeline], name: str, expec
     timeline = public_trace(name)
     device = main_device(timeline)
     steps = find_steps(timeline, device)
-    found = {one.name: one for one in find_phases(timeline, steps, device)}
-    assert expected <= found.keys()
-    assert ("backward" in expected) == ("backward" in found)
-    assert sum(one.host for one in found.values()) == steps.total
+    values = {phase.name: phase for phase in find_phases(timeline, steps, device)}
+    assert expected <= values.keys()
+    assert ("backward" in expected) == ("backward" in values)
+    assert sum(value.host for value in values.values()) == steps.total
     if "backward" in expected and "checkpoint" not in name:
         # Twice the work of the forward pass, less what only one of them does.
-        assert 1.3 < found["backward"].device / found["forward"].device < 5
+        assert 1.3 < values["backward"].device / values["forward"].device < 5

@@ -38,22 +38,22 @@ def waiting(waits: bool = True, steps: bool = False) -> Trace:
 
 
 def test_a_wait_that_hides_the_hosts_work_is_worth_it():
-    found = build_profile(waiting().timeline(), priced=True)
-    one = next(one for one in find_in_profiles([found]) if one.code == "GAP101")
-    assert found.prices is not None
-    assert found.prices.reasons == ()
+    profile = build_profile(waiting().timeline(), priced=True)
+    finding = next(finding for finding in find_in_profiles([profile]) if finding.code == "GAP101")
+    assert profile.prices is not None
+    assert profile.prices.reasons == ()
     # Device and host alternate, 300 and some 215 µs; without the waits the device alone is the limit.
-    assert one.price.alone == pytest.approx(59 * 210_000, rel=0.1)
-    assert one.price.alone == one.price.last == found.prices.all
-    assert found.prices.remains == "device"
-    assert one.price.removal == "deferrable"
-    assert one.price.alone <= one.price.blocked
+    assert finding.price.alone == pytest.approx(59 * 210_000, rel=0.1)
+    assert finding.price.alone == finding.price.last == profile.prices.all
+    assert profile.prices.remains == "device"
+    assert finding.price.removal == "deferrable"
+    assert finding.price.alone <= finding.price.blocked
 
 
 def test_no_price_is_made_unless_asked_for():
-    found = build_profile(waiting().timeline())
-    assert found.prices is None
-    assert all(one.price is None for one in find_in_profiles([found]))
+    profile = build_profile(waiting().timeline())
+    assert profile.prices is None
+    assert all(in_profile.price is None for in_profile in find_in_profiles([profile]))
 
 
 def test_of_prices_that_are_not_there_nothing_is_said():
@@ -61,17 +61,17 @@ def test_of_prices_that_are_not_there_nothing_is_said():
     trace = Trace()
     for number in range(5):
         trace.launch("gemm", 10.0 * number, 5, kernel=(100.0 * number + 5, 90))
-    found = build_profile(trace.timeline(), priced=True)
-    assert found.prices is not None
-    assert found.prices.reasons
-    assert all(one.title != "Prices" for one in report_run([found]).tables)
+    profile = build_profile(trace.timeline(), priced=True)
+    assert profile.prices is not None
+    assert profile.prices.reasons
+    assert all(table.title != "Prices" for table in report_run([profile]).tables)
 
 
 @pytest.mark.parametrize("what", ["GAP101", "gap10", "train.py:3", "/work/train.py", "work/train.py"])
 def test_leaving_out_what_was_asked_for(what):
-    found = build_profile(waiting().timeline(), requested=[what])
-    assert found.prices.asked.waits == 59
-    assert found.prices.asked.saved == found.prices.all
+    profile = build_profile(waiting().timeline(), requested=[what])
+    assert profile.prices.asked.waits == 59
+    assert profile.prices.asked.saved == profile.prices.all
 
 
 @pytest.mark.parametrize("what", ["GAP112", "rain.py:3", "torch", "train.py:4"])
@@ -87,11 +87,11 @@ def test_one_launch_for_each_step_needs_steps():
 
 @pytest.mark.parametrize("what", ["@pinned", "@input", "@graphs", "@half:gemm"])
 def test_other_assumptions(what):
-    found = build_profile(waiting(steps=True).timeline(), requested=[what])
-    assert found.prices.asked.assumed == (what[1:],)
-    assert found.prices.asked.waits == 0
+    profile = build_profile(waiting(steps=True).timeline(), requested=[what])
+    assert profile.prices.asked.assumed == (what[1:],)
+    assert profile.prices.asked.waits == 0
     # Host and device alternate: what makes either faster is saved; nothing is copied to the device or loaded.
-    saved = found.prices.asked.saved
+    saved = profile.prices.asked.saved
     least = {"@half:gemm": 59 * 140_000, "@graphs": 45 * 100_000}.get(what)
     assert saved == 0 if least is None else saved > least
 
@@ -107,13 +107,17 @@ def test_waits_for_what_the_profile_does_not_show_have_no_price():
             trace.launch("gemm", begin + 300 * at + 2, 10, kernel=(begin + 300 * at + 15, 280))
         trace.call("cudaDeviceSynchronize", begin + 4000, 3000)
     trace.frame("/work/train.py(3): train", 0, 60_000)
-    found = build_profile(trace.timeline(), priced=True)
-    price = next(one for one in found.prices.each if one.kept or one.unknown)
+    profile = build_profile(trace.timeline(), priced=True)
+    price = next(one for one in profile.prices.each if one.kept or one.unknown)
     assert price.unknown
     assert (price.alone, price.last) == (-1, -1)
-    one = next(one for one in find_in_profiles([found]) if one.loss is not None and one.loss.blocked)
-    assert one.price.unknown
-    assert not any(one.code in change.codes for change in report_run([found]).verdict.do_first)
+    finding = next(
+        finding
+        for finding in find_in_profiles([profile])
+        if finding.loss is not None and finding.loss.blocked
+    )
+    assert finding.price.unknown
+    assert not any(finding.code in change.codes for change in report_run([profile]).verdict.do_first)
 
 
 def launch_bound(steps: int = 6, kernels: int = 50) -> Trace:
@@ -131,23 +135,23 @@ def launch_bound(steps: int = 6, kernels: int = 50) -> Trace:
 
 
 def test_a_launch_bound_profile_gains_by_one_launch_for_each_step():
-    found = build_profile(launch_bound().timeline(), requested=["@graphs"])
-    assert found.idle / found.steps.total == pytest.approx(0.7, abs=0.01)
-    prices = found.prices
+    profile = build_profile(launch_bound().timeline(), requested=["@graphs"])
+    assert profile.idle / profile.steps.total == pytest.approx(0.7, abs=0.01)
+    prices = profile.prices
     assert prices.reasons == ()
     # What is left of a step are its kernels, one behind the other, and one launch.
     assert prices.asked.saved > 0.5 * prices.span
     assert prices.span - prices.asked.saved > 6 * 50 * 6_000
-    told = report_run([found]).verdict.why[0]
+    told = report_run([profile]).verdict.why[0]
     assert told.startswith("With one launch per step, ")
     assert " less" in told
 
 
 def test_a_real_launch_bound_profile_gains_by_it(public_trace):
     timeline = public_trace("HolisticTraceAnalysis-with_gpu_user_annotation-step_based_trace_2543932-d8f4")
-    found = build_profile(timeline, requested=["@graphs"])
-    assert found.idle / found.steps.total > 0.9
-    assert 0.4 < found.prices.asked.saved / found.prices.span < 1
+    profile = build_profile(timeline, requested=["@graphs"])
+    assert profile.idle / profile.steps.total > 0.9
+    assert 0.4 < profile.prices.asked.saved / profile.prices.span < 1
 
 
 @pytest.mark.parametrize("what", ["@moon", "@half:", "@half:conv"])
@@ -157,21 +161,21 @@ def test_assumptions_that_mean_nothing(what):
 
 
 def test_too_little_to_replay_is_refused_in_words():
-    found = build_profile(training(steps=1).timeline(), priced=True)
-    assert found.prices is not None
-    assert found.prices.refused or found.prices.reasons
+    profile = build_profile(training(steps=1).timeline(), priced=True)
+    assert profile.prices is not None
+    assert profile.prices.refused or profile.prices.reasons
 
 
 def test_the_study_of_real_traces(public_profile, public_trace):
     timeline = public_trace("TraceLens-h100-google_owlv2-large-patch14-ensemble-1016001-d242")
-    found = build_profile(timeline, priced=True)
+    profile = build_profile(timeline, priced=True)
     box = next(
-        one
-        for one in find_in_profiles([found])
-        if one.price and any(frame.function == "box_predictor" for frame in one.library_stack)
+        in_profile
+        for in_profile in find_in_profiles([profile])
+        if in_profile.price and any(frame.function == "box_predictor" for frame in in_profile.library_stack)
     )
     # Long and worth nothing alone; with the copies gone, too, it is most of what can be saved.
     assert box.price.blocked > 350e6
     assert box.price.alone < 5e6
     assert box.price.last > 250e6
-    assert found.prices.all == pytest.approx(305e6, rel=0.05)
+    assert profile.prices.all == pytest.approx(305e6, rel=0.05)

@@ -39,14 +39,14 @@ SINGLE = (
 
 @pytest.fixture
 def mixed(public_profile: Get) -> list[Profile]:
-    found = [public_profile(name) for name in (*DLRM, *TWO, *FOUR, *SINGLE)]
-    random.Random(3).shuffle(found)
-    return found
+    public_profiles = [public_profile(name) for name in (*DLRM, *TWO, *FOUR, *SINGLE)]
+    random.Random(3).shuffle(public_profiles)
+    return public_profiles
 
 
 def ends(some: list[list[Profile]]) -> set[tuple[str, ...]]:
     names = (*DLRM, *TWO, *FOUR, *SINGLE)
-    return {tuple(next(n for n in names if f"{n}." in one.path) for one in run) for run in some}
+    return {tuple(next(n for n in names if f"{n}." in report.path) for report in run) for run in some}
 
 
 def test_three_runs_and_single_processes_are_told_apart(mixed: list[Profile]) -> None:

@@ -40,8 +40,8 @@ def told(line: int, function: str, call: str) -> SourceLine:
         stack=(SourceLine("train.py", line, function),),
     )
     profile = Profile(recording=Recording(stacks="frames"), costs=(Cost(cause="wait", site=site, idle=1),))
-    found = with_source_lines(profile, lambda file: SOURCE if file == "train.py" else "")
-    return found.costs[0].site.stack[0]
+    source_lines = with_source_lines(profile, lambda file: SOURCE if file == "train.py" else "")
+    return source_lines.costs[0].site.stack[0]
 
 
 @pytest.mark.parametrize("recorded", [7, 8, 11])
@@ -67,8 +67,8 @@ def test_a_loop_outside_of_functions():
     ("line", "function"), [(3, "train"), (99, "<module>"), (8, "forward"), (40, "train")]
 )
 def test_source_that_is_another_tells_nothing(line, function):
-    found = told(line, function, "Tensor.item")
-    assert (found.line, found.code) == (line, "")
+    finding = told(line, function, "Tensor.item")
+    assert (finding.line, finding.code) == (line, "")
 
 
 def test_what_marked_the_step_is_not_around_what_runs_in_it():

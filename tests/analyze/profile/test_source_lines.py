@@ -42,9 +42,9 @@ def told(site: Site, source: str = SOURCE, stacks: str = "frames") -> Site:
         lines=(LineTime(site=site, total=1, kernels=1),),
         recording=Recording(stacks=stacks),  # type: ignore[arg-type]
     )
-    found = with_source_lines(profile, lambda file: source if file == "train.py" else "")
-    assert found.lines[0].site == found.costs[0].site
-    return found.costs[0].site
+    source_lines = with_source_lines(profile, lambda file: source if file == "train.py" else "")
+    assert source_lines.lines[0].site == source_lines.costs[0].site
+    return source_lines.costs[0].site
 
 
 def wait(operator: str, call: str = "", *stack: SourceLine) -> Site:

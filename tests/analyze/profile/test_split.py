@@ -145,9 +145,9 @@ def test_a_device_without_kernels_has_no_use() -> None:
 def test_the_parts_add_up_to_the_steps(trace: Trace) -> None:
     timeline = trace.timeline()
     steps = find_steps(timeline, 0)
-    found = [getattr(split_time(timeline, steps, 0), kind) for kind in KINDS]
-    assert sum(found) == steps.total
-    assert min(found) >= 0
+    values = [getattr(split_time(timeline, steps, 0), kind) for kind in KINDS]
+    assert sum(values) == steps.total
+    assert min(values) >= 0
     assert utilization(timeline, steps, 0) <= 1
     assert sm_efficiency(timeline, steps, 0) <= max(utilization(timeline, steps, 0), -1) + 1e-9
     assert mean_occupancy(timeline, steps, 0) in (-1, pytest.approx(38))
@@ -197,13 +197,13 @@ def test_what_another_thread_does_changes_nothing_on_the_device(trace: Trace, st
     more = copy.deepcopy(trace)
     more.operator("aten::sort", start, dur, thread=9999)
     before, after = trace.timeline(), more.timeline()
-    one, other = (find_steps(timeline, 0) for timeline in (before, after))
-    assert one.total == other.total
-    a, b = split_time(before, one, 0), split_time(after, other, 0)
+    steps, other = (find_steps(timeline, 0) for timeline in (before, after))
+    assert steps.total == other.total
+    a, b = split_time(before, steps, 0), split_time(after, other, 0)
     for kind in ("kernel", "memcpy", "memset", "communication", "runtime", "loading"):
         assert getattr(a, kind) == getattr(b, kind)
     assert a.host + a.other == b.host + b.other
-    assert utilization(before, one, 0) == utilization(after, other, 0)
+    assert utilization(before, steps, 0) == utilization(after, other, 0)
 
 
 # Public traces ----------------------------------------------------------------------------------------------

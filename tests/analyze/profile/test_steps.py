@@ -365,7 +365,7 @@ def test_every_number_exists_for_a_bare_trace(kind: str) -> None:
     assert total == {"device": 30_000, "host": 10_000, "call": 10_000, "moment": 0}[kind]
     parts = split_time(timeline, steps, device)
     assert sum(getattr(parts, name) for name in parts.__struct_fields__) == total
-    assert sum(one.host for one in find_phases(timeline, steps, device)) == total
+    assert sum(phase.host for phase in find_phases(timeline, steps, device)) == total
     assert count_launches(timeline, steps, device).count == {"device": 2}.get(kind, 0)
     assert len(longest_kernels(timeline, steps, device)) == (kind == "device")
     assert utilization(timeline, steps, device) == (pytest.approx(1 / 3) if kind == "device" else -1)

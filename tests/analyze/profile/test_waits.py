@@ -69,8 +69,8 @@ def chain(
     ],
 )
 def test_the_chain_of_operators_leads_to_the_rule(operators, copy, code, mechanism):
-    (one,) = sites(chain(*operators, copy=copy))
-    assert (match_rule(one).code, one.mechanism) == (code, mechanism)
+    (site,) = sites(chain(*operators, copy=copy))
+    assert (match_rule(site).code, site.mechanism) == (code, mechanism)
 
 
 def test_a_synchronization_of_the_device():
@@ -87,8 +87,8 @@ def test_hip_is_told_in_the_words_of_cuda():
     trace.launch("work", 0, 4, kernel=(5, 100))
     trace.wait(10, 95, stream=False)
     trace.launch("more", 120, 4, kernel=(126, 10))
-    (one,) = sites(trace)
-    assert one.operator == "cudaDeviceSynchronize"
+    (site,) = sites(trace)
+    assert site.operator == "cudaDeviceSynchronize"
 
 
 def test_hips_copies_wait_without_a_synchronization():
@@ -143,8 +143,8 @@ def test_the_profilers_own_synchronization_is_told_by_who_called_it():
     trace.launch("more", 400, 4, kernel=(405, 200))
     trace.wait(510, 95, stream=False)
     trace.launch("last", 900, 4, kernel=(905, 10))
-    (one,) = sites(trace)
-    assert [frame.function for frame in one.stack] == ["synchronize", "train"]
+    (site,) = sites(trace)
+    assert [frame.function for frame in site.stack] == ["synchronize", "train"]
 
 
 def test_frames_that_ran_when_the_profiler_started_hide_no_waits():
@@ -156,7 +156,7 @@ def test_frames_that_ran_when_the_profiler_started_hide_no_waits():
     trace.operator("aten::_local_scalar_dense", 11, 98)
     trace.copy(PAGEABLE_OUT, 12, 96, copy=(106, 1))
     trace.launch("last", 900, 4, kernel=(905, 10))
-    assert [match_rule(one).code for one in sites(trace)] == ["GAP101"]
+    assert [match_rule(site).code for site in sites(trace)] == ["GAP101"]
 
 
 def test_what_the_profiler_ends_with_is_not_the_programs():
