@@ -7,7 +7,7 @@ import os
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
@@ -115,7 +115,13 @@ pipes = st.builds(
 )
 
 
+ROUNDED = PipelineCosts(
+    batches=[(3.0, 13.0)], step=12.0, busy=0.4375, index=0.0, send=1.0, receive=5.536409275721874e-170
+)
+
+
 @given(pipes, st.integers(0, 6), st.integers(1, 4), st.floats(0.3, 8))
+@example(ROUNDED, 4, 3, 1.0)  # work left of -1e-15
 @settings(max_examples=60, deadline=None)
 def test_no_step_is_shorter_than_any_stage(pipe, workers, prefetch, most):
     run = simulate(pipe, having(most), workers, prefetch, 240)

@@ -140,8 +140,8 @@ class SimulatedKernel:
 
     def _pass(self, until: float, speed: float) -> None:
         passed = until - self.now
-        self.now = until
-        if passed > 0:
+        if passed > 0:  # rounding leaves some work just below 0, which ended before now
+            self.now = until
             for queue in self._queues:
                 if queue:
                     work = passed * speed / len(queue)
