@@ -39,10 +39,10 @@ ABOVE_TORCH = ("torchmetrics",)
 GROUPS = {
     "field scripts": ("tests/field/test_field.py", "-m", "not framework"),
     "idioms": ("tests/rules/test_cases.py", "tests/wild"),
-    "table of waits": ("tests/emulate/test_waits_table.py",),
+    "table of waits": ("tests/emulation/test_waits_table.py",),
     "emulation": (
-        "tests/emulate", "tests/ops", "tests/test_torch_internals.py",
-        "--ignore=tests/emulate/test_waits_table.py", "--ignore=tests/emulate/test_op_db.py",
+        "tests/emulation", "tests/ops", "tests/test_torch_internals.py",
+        "--ignore=tests/emulation/test_waits_table.py", "--ignore=tests/emulation/test_op_db.py",
     ),
 }  # fmt: skip
 _OF_CUDA = re.compile(r"(nvidia|cuda|triton|pytorch-triton)", re.IGNORECASE)

@@ -5,7 +5,7 @@
 
 The scripts of benchmarks/compiled_cases run on "cuda" with torch's own logs on, and under `gapless check`.
 The functions of tests/capture/test_cudagraph_skips.py are compiled by inductor with CUDA graphs, and what it
-logs of skips and cuts is beside what is predicted. The blocks of tests/emulate/graphs/test_refused.py are
+logs of skips and cuts is beside what is predicted. The blocks of tests/emulation/graphs/test_refused.py are
 captured, each in a process of its own: a capture that fails can take the device along.
 """
 
@@ -136,8 +136,8 @@ def skips_predicted() -> Found:
 def block(name: str, emulated: bool) -> Found:
     """Return the error of a capture, and of its corrected twin."""
     _experiment.add_tests_to_path()
-    from emulate.graphs.test_refused import CASES as BLOCKS_OF_TESTS
-    from emulate.graphs.test_refused import Case
+    from emulation.graphs.test_refused import CASES as BLOCKS_OF_TESTS
+    from emulation.graphs.test_refused import Case
 
     wrong, words, right = BLOCKS_OF_TESTS[name]
     outcome = {"words": words, "right": capture_error(emulated, Case, right, replay=True)}
@@ -210,7 +210,7 @@ def sheet(results: Found) -> tuple[str, list[str]]:
 def main() -> int:
     self_check = "--self-check" in sys.argv
     _experiment.add_tests_to_path()
-    from emulate.graphs.test_refused import CASES as BLOCKS_OF_TESTS
+    from emulation.graphs.test_refused import CASES as BLOCKS_OF_TESTS
 
     blocks = BLOCKS if self_check else BLOCKS_OF_TESTS
     scripts = FEW if self_check else sorted(path.stem for path in CASES.glob("*.py"))

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import torch
-from emulate.races.patterns.scaffold import N, beside, current, gpu, nothing, pattern, pinned, versions
+from emulation.races.patterns.scaffold import N, beside, current, gpu, nothing, pattern, pinned, versions
 
 # -- c: two streams ----------------------------------------------------------------------------------
 

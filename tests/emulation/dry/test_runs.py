@@ -17,7 +17,7 @@ import gapless
 from gapless.emulation.emulator import current
 from gapless.errors import NotEmulated
 from gapless.model import session as sessions
-from tests.emulate.dry.memory import CUDA, resident, unknown
+from tests.emulation.dry.memory import CUDA, resident, unknown
 
 
 def train(steps=3):

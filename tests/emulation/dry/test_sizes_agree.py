@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import gapless
 from gapless.emulation.emulator import current
-from tests.emulate.dry.memory import CUDA, unknown
+from tests.emulation.dry.memory import CUDA, unknown
 
 EXPERTS, TOKENS, WIDTH = 12, 512, 48
 pytestmark = pytest.mark.usefixtures("dry")

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 import torch
-from emulate.races.patterns.scaffold import current, gpu, pattern, versions
+from emulation.races.patterns.scaffold import current, gpu, pattern, versions
 
 # -- k: backward -------------------------------------------------------------------------------------
 

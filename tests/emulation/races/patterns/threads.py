@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from emulate.races.patterns.scaffold import (
+from emulation.races.patterns.scaffold import (
     N,
     beside,
     current,

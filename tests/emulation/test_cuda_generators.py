@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from emulate.fake_device import FakeDevice, installed
+from emulation.fake_device import FakeDevice, installed
 
 from gapless.emulation import cuda_api
 

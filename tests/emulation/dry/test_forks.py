@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gapless.emulation.emulator import current
-from tests.emulate.dry.memory import CUDA, unknown
+from tests.emulation.dry.memory import CUDA, unknown
 
 BYTES = 1 << 30
 

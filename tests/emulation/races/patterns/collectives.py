@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from emulate.races.patterns.scaffold import N, beside, gpu, ranks
+from emulation.races.patterns.scaffold import N, beside, gpu, ranks
 
 
 @ranks

@@ -11,7 +11,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 import gapless
 from gapless.emulation.dry.guesses.guess import anything
 from gapless.emulation.emulator import Emulator, current
-from tests.emulate.dry.memory import CUDA
+from tests.emulation.dry.memory import CUDA
 
 EVERY = 24
 """Of the entries of `op_db` this one is taken, and of each its first sample."""

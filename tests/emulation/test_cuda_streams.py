@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulate.fake_device import FakeDevice, installed
+from emulation.fake_device import FakeDevice, installed
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from emulate.races.patterns import PATTERNS
+from emulation.races.patterns import PATTERNS
 
 import gapless
 from gapless.analyze.findings.race_findings import findings

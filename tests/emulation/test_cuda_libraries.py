@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.cuda.comm
 import torch.cuda.tunable
-from emulate.fake_device import FakeDevice, installed
+from emulation.fake_device import FakeDevice, installed
 from torch.overrides import TorchFunctionMode
 
 from gapless.emulation import cuda_api

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from emulate.races.patterns import DEVICES, PATTERNS, RANKS, __file__, reports, threads
+from emulation.races.patterns import DEVICES, PATTERNS, RANKS, __file__, reports, threads
 
 import gapless
 from gapless.analyze.findings.race_findings import findings

@@ -13,7 +13,7 @@ from torch import nn
 
 import gapless
 from gapless.emulation.emulator import current
-from tests.emulate.dry.memory import CUDA, resident, unknown
+from tests.emulation.dry.memory import CUDA, resident, unknown
 
 
 def test_files_have_holes_in_the_place_of_values(dry, tmp_path):

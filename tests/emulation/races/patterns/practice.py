@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from emulate.races.patterns.scaffold import N, beside, current, gpu, nothing, pinned, ranks, versions
+from emulation.races.patterns.scaffold import N, beside, current, gpu, nothing, pinned, ranks, versions
 
 Tensor = torch.Tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from emulate.races.patterns.scaffold import beside, current, gpu, nothing, pinned, versions
+from emulation.races.patterns.scaffold import beside, current, gpu, nothing, pinned, versions
 
 
 @versions(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from emulate.races.patterns.scaffold import N, current, gpu, nothing, pattern, pinned, versions
+from emulation.races.patterns.scaffold import N, current, gpu, nothing, pattern, pinned, versions
 
 Tensor = torch.Tensor
 

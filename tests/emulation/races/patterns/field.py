@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from emulate.races.patterns.scaffold import N, current, gpu, pattern, pinned, ranks, versions
+from emulation.races.patterns.scaffold import N, current, gpu, pattern, pinned, ranks, versions
 
 from gapless import loading, ops
 

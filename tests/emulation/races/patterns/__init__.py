@@ -4,7 +4,7 @@ A pattern named ``…_wrong_801`` has races of that rule, and of no rule that it
 has none. They run on one emulated device unless ``RANKS`` or ``DEVICES`` names them.
 """
 
-from emulate.races.patterns import (
+from emulation.races.patterns import (
     backward,
     collectives,
     cpu,
@@ -16,7 +16,7 @@ from emulate.races.patterns import (
     streams,
     threads,
 )
-from emulate.races.patterns.scaffold import DEVICES, PATTERNS, RANKS
+from emulation.races.patterns.scaffold import DEVICES, PATTERNS, RANKS
 
 __all__ = [
     "DEVICES",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulate.fake_device import MIB, FakeDevice, installed
+from emulation.fake_device import MIB, FakeDevice, installed
 
 from gapless.emulation import cuda_api
 from gapless.errors import NotEmulated

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from emulate.races.removing import waits, without
+from emulation.races.removing import waits, without
 from torch import nn
 
 import gapless

@@ -24,7 +24,7 @@ from gapless.emulation.dry.guesses.guess import (
 )
 from gapless.emulation.dry.guesses.rules import OperatorResult, base_name
 from gapless.emulation.emulator import current
-from tests.emulate.dry.memory import CUDA, unknown
+from tests.emulation.dry.memory import CUDA, unknown
 
 ROWS, WIDTH = 64, 50
 

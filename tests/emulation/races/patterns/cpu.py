@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from emulate.races.patterns.scaffold import N, beside, current, gpu, pinned, versions
+from emulation.races.patterns.scaffold import N, beside, current, gpu, pinned, versions
 
 Tell = Callable[[], object]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from emulate.races.patterns.scaffold import N, beside, current, gpu, pattern, pinned, ranks, versions
+from emulation.races.patterns.scaffold import N, beside, current, gpu, pattern, pinned, ranks, versions
 
 THREADS = {
     "layer_from_a_courier_wrong_804": "sgl-project/sglang#37963",
