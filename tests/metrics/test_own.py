@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 import gapless
-from gapless.metrics import Metric, MetricCollection
-from gapless.metrics.batch import Batch
-from gapless.metrics.statistic import Slot, Statistic
+from gapless.metrics import Batch, Metric, MetricCollection, Slot, Statistic
 
 
 class ZeroOne(Statistic):

@@ -17,6 +17,8 @@ import gapless.metrics as metrics
 BASES = {"Core", "Metric", "MetricCollection", "Reading", "fused", "merge_states", "strict"} | {
     "torchmetrics_states"
 }
+PARTS = {"Batch", "Every", "Slot", "Statistic", "Sum"}
+"""What a metric of one's own is built from."""
 WRAPPERS = {"BootStrapper", "ClasswiseWrapper", "MetricTracker", "MinMaxMetric", "Running"} | {
     "MultioutputWrapper",
     "MultitaskWrapper",
@@ -29,7 +31,7 @@ CLOCKS = {"StepTime", "Throughput"}
 
 
 def test_every_metric_has_a_sample():
-    sampled = {sample.name for sample in SAMPLES} | BASES | WRAPPERS | CLOCKS
+    sampled = {sample.name for sample in SAMPLES} | BASES | PARTS | WRAPPERS | CLOCKS
     missing = set(metrics.__all__) - sampled
     assert not missing, f"add a sample of {sorted(missing)} to tests/metrics/samples.py"
     assert sampled <= set(metrics.__all__)

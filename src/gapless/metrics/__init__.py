@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gapless.metrics import paths, rooms
 from gapless.metrics.aggregation import CatMetric, MaxMetric, MeanMetric, MinMetric, SumMetric
+from gapless.metrics.batch import Batch
 from gapless.metrics.classification import *  # noqa: F403
 from gapless.metrics.collection import MetricCollection
 from gapless.metrics.compatibility import accepted
@@ -16,24 +17,31 @@ from gapless.metrics.fusing import fused
 from gapless.metrics.image import *  # noqa: F403
 from gapless.metrics.merging import merge_states
 from gapless.metrics.metric import Metric
+from gapless.metrics.reduced import Every, Sum
 from gapless.metrics.regression import *  # noqa: F403
 from gapless.metrics.retrieval import *  # noqa: F403
 from gapless.metrics.segmentation import *  # noqa: F403
+from gapless.metrics.statistic import Slot, Statistic
 from gapless.metrics.text import *  # noqa: F403
 from gapless.metrics.training import StepTime, Throughput
 from gapless.metrics.wrappers import *  # noqa: F403
 from gapless.transfer import Reading
 
 __all__ = [
+    "Batch",
     "CatMetric",
     "Core",
+    "Every",
     "MaxMetric",
     "MeanMetric",
     "Metric",
     "MetricCollection",
     "MinMetric",
     "Reading",
+    "Slot",
+    "Statistic",
     "StepTime",
+    "Sum",
     "SumMetric",
     "Throughput",
     "fused",

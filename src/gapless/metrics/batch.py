@@ -15,8 +15,22 @@ CPU = torch.device("cpu")
 class Batch:
     """The arguments of one update, shared by every statistic that reads them.
 
-    Values that several statistics need (such as labels from logits) are computed once: :meth:`derive` caches
-    them by function and configuration for this update. With `graph`, tensors keep their autograd graph.
+    `args` are the arguments of ``update``, in order, on the device of the states; 0-dim CPU tensors become
+    numbers if that is a GPU. Values that several statistics need (such as labels from logits) are computed
+    once: :meth:`derive` caches them by function and configuration for this update.
+
+    Args:
+        args: the arguments of ``update``.
+        device: the device of the states, to which tensors are copied without waiting.
+        graph: whether tensors keep their autograd graph.
+
+    >>> def softmax(batch, dim):
+    ...     return batch.args[0].softmax(dim)
+    >>> batch = Batch((torch.zeros(1, 2),), CPU)
+    >>> batch.derive(softmax, 1)
+    tensor([[0.5000, 0.5000]])
+    >>> batch.derive(softmax, 1) is batch.derive(softmax, 1)
+    True
     """
 
     __slots__ = ("_derived", "args")

@@ -35,7 +35,7 @@ class Core:
     :class:`~gapless.metrics.Metric` adds the rest of TorchMetrics' interface; collections and wrappers only
     accept that class.
 
-    >>> from gapless.metrics.reduced import Sum
+    >>> from gapless.metrics import Sum
     >>> def squares(batch):
     ...     return batch.args[0].square()
     >>> class MeanSquare(Core):

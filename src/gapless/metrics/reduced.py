@@ -19,9 +19,23 @@ Measure = Callable[..., Tensor]
 
 
 class Sum(Statistic):
-    """The sum of values over all elements, or over rows for each of several outputs, and their number.
+    """The sum of values, and how many they are.
 
-    `measure` is called with the batch and `config`.
+    Args:
+        measure: called as ``measure(batch, *config)`` in each update; returns the values to add, a tensor of
+            any shape, or ``(N, outputs)`` for several outputs. It must not wait: nothing may be read on the
+            host.
+        config: hashable arguments of `measure`. Sums of the same function and `config` are shared in a
+            collection, so that `measure` should be no lambda and no bound method.
+        outputs: the number of sums; for more than 1, rows are added up for each.
+
+    >>> def error(batch, order):
+    ...     preds, target = batch.args
+    ...     return (preds - target).abs() ** order
+    >>> total = Sum(error, (2,))
+    >>> total.count(Batch((torch.tensor([1.0, 2.0]), torch.tensor([1.0, 5.0])), total.device))
+    >>> total.reduced(), total.reduced("sum")
+    (tensor(4.5000, dtype=torch.float64), tensor(9., dtype=torch.float64))
     """
 
     def __init__(self, measure: Measure, config: tuple[Any, ...] = (), outputs: int = 1) -> None:
@@ -41,7 +55,10 @@ class Sum(Statistic):
             self.state["seen"].add_(values.shape[0])
 
     def reduced(self, reduction: str | None = "mean") -> Tensor:
-        """Return the mean, or the sum if `reduction` says so."""
+        """Return the mean, NaN without values, or the sum if `reduction` is ``"sum"``.
+
+        It is of float64 (float32 where the device has no float64), ``()`` or ``(outputs,)``.
+        """
         total = self.state["sum"]
         return total.clone() if reduction == "sum" else total / self.state["seen"]
 
@@ -49,7 +66,20 @@ class Sum(Statistic):
 class Every(Rows):
     """Every value, ``(N,)``, in order.
 
-    `column` is the name of the column that holds them, and its shape and dtype if known.
+    Args:
+        measure: called as ``measure(batch, *config)`` in each update; returns the values to keep, ``(n,)``.
+        config: hashable arguments of `measure`.
+        capacity: the maximum number of values, kept in storage of that size; values beyond it are left out
+            and reported. None for storage that grows, which updates in a CUDA graph refuse with a
+            RuntimeError.
+        column: the name of the column that holds the values, and its shape and dtype if known.
+
+    >>> def first(batch):
+    ...     return batch.args[0]
+    >>> kept = Every(first)
+    >>> kept.count(Batch((torch.tensor([3.0, 1.0]),), kept.device))
+    >>> kept.reduced(), kept.reduced("mean")
+    (tensor([3., 1.]), tensor(2.))
     """
 
     def __init__(

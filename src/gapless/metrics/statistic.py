@@ -25,8 +25,15 @@ State = dict[str, Tensor]
 class Slot:
     """One tensor of a statistic's state.
 
-    `reduction` says how the slots of two states are merged: ``"sum"``, ``"max"``, ``"min"``, or ``"fold"``
-    for the statistic's own :meth:`Statistic.merge_folded`.
+    Args:
+        shape: its shape.
+        dtype: its dtype, whatever the model is cast to.
+        initial: the value of all elements before the first update.
+        reduction: how the slots of two states are merged: ``"sum"``, ``"max"``, ``"min"``, or ``"fold"`` for
+            the statistic's own :meth:`Statistic.merge_folded`.
+
+    >>> Slot((2,), torch.float64).allocate(torch.device("cpu"))
+    tensor([0., 0.], dtype=torch.float64)
     """
 
     shape: tuple[int, ...] = ()
@@ -74,9 +81,28 @@ class ReportedCounts:
 class Statistic:
     """State that one or more metrics are computed from.
 
-    A subclass passes its configuration and its slots to ``__init__`` and adds a batch to ``self.state`` in
-    :meth:`count`, with in-place operations and without reading a value. Statistics with the same `key` are
-    interchangeable: a collection keeps one of them.
+    A subclass adds a batch to ``self.state`` in :meth:`count`, with in-place operations and without reading a
+    value. Statistics of the same class and `config` are interchangeable: a collection keeps one of them.
+
+    Args:
+        config: hashable values that determine what is counted.
+        slots: the tensors of the state, by name; a slot ``"strange"`` counts bad values.
+        checked: whether bad values are reported.
+
+    >>> class Largest(Statistic):
+    ...     def __init__(self):
+    ...         slot = Slot((), torch.float32, -math.inf, "max")
+    ...         super().__init__((), {"value": slot}, checked=False)
+    ...
+    ...     def count(self, batch):
+    ...         value = self.state["value"]
+    ...         torch.maximum(value, batch.args[0].max(), out=value)
+    >>> first, second = Largest(), Largest()
+    >>> first.count(Batch((torch.tensor([1.0, 4.0]),), first.device))
+    >>> second.count(Batch((torch.tensor([9.0]),), second.device))
+    >>> first.absorb(second)
+    >>> first.state["value"]
+    tensor(9.)
     """
 
     severity = "error"
