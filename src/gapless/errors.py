@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 
 EXIT_OK = 0
+"""Exit status of a command without findings or errors."""
 EXIT_FINDINGS = 1
+"""Exit status for findings, or a script that failed: what a linter returns."""
 EXIT_USAGE = 2
+"""Exit status for a wrong command line, as click's."""
 EXIT_UNREADABLE = 3
+"""Exit status for a file that cannot be read."""
 
 
 class GaplessError(Exception):

@@ -26,6 +26,7 @@ from gapless.rules._loader import MIN_SHARE_OF_STEP
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, None: 1.0}
 _INTERRUPTED = 130
+"""Exit status of a program that Ctrl-C ended: 128 and the number of SIGINT."""
 _MISTAKES_SHARE, _MIN_MISTAKES_SECONDS = 0.5, 5.0
 """Share of the budget, and minimum seconds, that looking for mistakes takes in addition."""
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 _MAX_OBJECTS_VISITED = 2000
+"""Objects searched for generators, to bound the time; a mapping with more entries is data."""
 _MAX_PARTS_VISITED = 64
-"""Bound the search for generators in large datasets."""
+"""Entries searched of each list or mapping: later ones are like the first."""
 _GENERATOR_TYPES = (numpy.random.Generator, numpy.random.RandomState, random.Random, torch.Generator)
 
 

@@ -14,6 +14,7 @@ from gapless.torch_internals import IterableFetcher, MapFetcher
 
 _FETCHERS: tuple[type[Any], ...] = (MapFetcher, IterableFetcher)
 _BYTES_PER_NUMBER = 8
+"""Bytes of a signed 64-bit integer, format ``q``."""
 
 
 class BatchCosts(NamedTuple):

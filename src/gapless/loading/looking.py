@@ -19,8 +19,9 @@ from gapless.loading.hooks import LoaderHooks
 from gapless.loading.nested import count_items
 
 OBSERVE_SECONDS = 2.0
+"""How long an object is observed to identify what it loads: users wait for it."""
 _MAX_BATCHES, _MIN_BATCHES = 128, 3
-"""How long, and for how many batches, an object is observed to identify it."""
+"""For how many batches it is observed."""
 
 _MAX_DENOMINATOR = 8
 """A ratio with a larger denominator is reported as counted."""

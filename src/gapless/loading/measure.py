@@ -44,6 +44,7 @@ _BUDGET_SHARES = {
 }
 """The share of the budget of each measurement."""
 _MAX_CORES_SECONDS = 3.0
+"""Seconds of measuring how cores slow each other down: longer runs change the result little."""
 _MAX_BUDGETS, _MIN_PATIENCE_SECONDS = 10, 60.0
 """The first item may take this many budgets, or at least these seconds."""
 _RECEIVING_NS = 0.3e6, 0.1e6, 0.2

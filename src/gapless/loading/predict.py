@@ -16,6 +16,7 @@ from gapless.model.loading_feed import Around
 MAX_SLOWDOWN = 0.05
 """How much slower than the best a cheaper setting may be."""
 _MAX_WORKERS = 32
+"""Workers of the largest setting that is predicted: each takes memory, and few machines have more cores."""
 _PREFETCH_FACTORS = (2, 4, 8)
 _MIN_START_SHARE = 0.01
 """Share of an epoch that starting workers takes, from which they are kept."""

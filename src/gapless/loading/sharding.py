@@ -15,6 +15,7 @@ from gapless.loading.ranks import current_rank, current_worker, in_process_group
 Item = TypeVar("Item")
 Even = Literal["repeat", "drop", "none"]
 _MAX_WORKERS = 1024
+"""Workers of a rank whose positions are kept: far more than one machine runs."""
 
 
 def shard(

@@ -22,8 +22,9 @@ from gapless.model.source import SourceLine, Stack
 _MIN_STEPS = 2
 """Steps that must leave something behind: one may be chance."""
 _MIN_SHARE_TO_REPORT = 0.005
+"""Savings below this share of the peak are not reported: they hardly matter."""
 _MIN_BYTES_TO_REPORT = 1 << 20
-"""Savings below this share of the peak, or below this many bytes, are not reported."""
+"""Nor are those below this many bytes, the allocator's largest small block."""
 _BLOCK_BYTES = 512
 """The allocator's granularity."""
 _BACKWARD_KINDS = ("backward", "gradient")

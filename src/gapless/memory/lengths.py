@@ -23,6 +23,7 @@ _MIN_SHARE_ALIKE = 0.8
 _MAX_RELATIVE_ERROR = 0.01
 """Largest error of a size that fits; sizes below `_MAX_ERROR_BYTES` may be off by as much."""
 _MAX_ERROR_BYTES = 1024
+"""Two of the allocator's smallest blocks: it rounds small sizes by as much."""
 _MAX_SHARE_UNFITTED = 0.02
 """The share of the bytes whose sizes need not depend on length; those keep the recorded size."""
 _WARM_UP_STEPS = 2

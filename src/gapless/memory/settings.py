@@ -19,6 +19,7 @@ from gapless.memory.sizes import INTERVALS, LARGE_SEGMENT, MIB, MIN_LARGE
 NO_LIMIT = 1 << 62
 """``max_split_size`` if every block may be split."""
 _SIZE_T = (1 << 64) - 1
+"""The largest ``size_t``, on 64-bit machines."""
 _NUMBER = re.compile(r"[+-]?\d+")
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?|[+-]?nan", re.IGNORECASE)
 

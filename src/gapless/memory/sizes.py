@@ -6,6 +6,7 @@ Source: c10/core/AllocatorConfig.h and c10/cuda/CUDACachingAllocator.cpp of torc
 from __future__ import annotations
 
 MIB = 1 << 20
+"""Bytes per MiB."""
 MIN_BLOCK = 512
 """The size of every block is a multiple of this."""
 SMALL = MIB

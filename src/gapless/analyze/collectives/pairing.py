@@ -37,7 +37,9 @@ _RESOLUTION = 1_000
 """Nanoseconds to which older profilers rounded times."""
 
 _MAX_RIVAL_SHIFT = 48
+"""Other shifts tried on each side: collectives of some layers; each one costs a fit."""
 _MAX_SAMPLES = 32
+"""Kernels compared at each shift: bounds the time; a wrong shift shows in far fewer."""
 
 
 class KernelSeries(NamedTuple):

@@ -29,7 +29,9 @@ MAX_SHARE_TOGETHER = 0.1
 """Ranks whose arrivals differ by less than this share of first-to-last count as arriving together."""
 
 _MIN_KERNELS = 3
+"""Different kernels that must be slower: one or two may be slow for their inputs."""
 _MAX_REASONS = 3
+"""Reasons that are listed: the largest ones; more would hide them."""
 _WHY: dict[str, str] = {
     "wait": "while the CPU waits for the GPU",
     "input": "until the next batch arrives",

@@ -63,6 +63,7 @@ NETWORK_EFFICIENCY, HOP_NANOSECONDS = 0.78, 12_000.0
 DEFAULT_NETWORK = 50.0
 """GB/s of the network per GPU and direction unless specified: 400 Gbit/s."""
 DEFAULT_GPUS_PER_NODE = 8
+"""GPUs per machine unless specified: NVIDIA's HGX and DGX have eight."""
 _RANKS = re.compile(r"ranks (\d+)(?:-(\d+)|, (\d+))")
 
 

@@ -51,6 +51,7 @@ Ranks = NDArray[np.int64]
 _PERMUTATIONS_TRIED = 16
 """Permutations of which the least correlated is taken."""
 _GOLDEN = (5**0.5 - 1) / 2
+"""The golden ratio's fraction, whose multiples fill the interval from 0 to 1 most evenly."""
 
 
 def draw_machines(

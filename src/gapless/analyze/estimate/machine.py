@@ -38,6 +38,7 @@ EVENT_CALL = 1_000
 BYTES_PER_READ = 8
 """Bytes that reading a value copies."""
 _STREAM = 7
+"""The number of the default stream: 7 is what the profiler calls it."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from gapless.replay.fidelity import MIN_OPERATIONS
 MIN_STEPS = 4
 """Steps to run at least; fewer recorded ones are repeated in turn."""
 MAX_STEPS = 60
+"""Steps to run at most, to bound the time of an estimate."""
 MAX_ITEMS = 20_000
-"""Limits of all steps run together, to bound the time of an estimate, as far as `MIN_STEPS` allows."""
+"""Entries of all steps run together, for the same reason, as far as `MIN_STEPS` allows."""
 
 Step = tuple[Entry, ...]
 ArrivedTensors = tuple[tuple[str, Shape], ...]

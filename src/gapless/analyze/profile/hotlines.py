@@ -11,6 +11,7 @@ from gapless.model.profile import LineTime
 from gapless.trace.timeline import Timeline
 
 MAX_LINES_KEPT = 40
+"""Lines a profile keeps: more than reports show, few enough to keep its file small."""
 _MAX_CHAINS = 400
 """Distinct chains of callers that are examined, longest device time first; the rest takes little time."""
 

@@ -21,12 +21,17 @@ MAX_BOXES = 16_000
 MAX_THREADS, MAX_STREAMS, MAX_DEPTH = 6, 12, 10
 """How many threads, streams and levels of nested spans are drawn at most."""
 _MAX_WAITS = 4_000
+"""Waits drawn, in addition to the boxes."""
 _UTILIZATION_PARTS = 800
 """How many parts of the profile show their utilization."""
 _MAX_CLOSE_UPS = 16
+"""Costs that get a close-up; the others are small, and each one takes boxes from the rest."""
 _MAX_NAME_LENGTH = 200
+"""Characters kept of a name: kernels made from templates have thousands."""
 _MIN_MARGIN = 100_000
+"""Nanoseconds shown on each side of a cost at least: some launches fit into them."""
 _MAX_PIXELS = 4_000
+"""Widest screen, in pixels: boxes narrower than one are merged."""
 _FRAME = re.compile(r"(?P<file>.+?)\(\d+\): ")
 _KINDS = {HostKind.OPERATOR: "operator", HostKind.CALL: "call", HostKind.FRAME: "frame"}
 

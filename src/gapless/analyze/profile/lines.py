@@ -51,6 +51,7 @@ _COMMON_SCRIPT_NAMES = frozenset({"cmd", "code", "profile", "site", "test", "tok
 """Modules of the standard library after which people name their own scripts."""
 
 _MAX_CALLERS = 3
+"""Callers kept above the user's line: enough to tell its uses apart."""
 _MAX_LIBRARY_FRAMES = 12
 """Frames kept of a stack without a line of the user's; of others `_MAX_CALLERS` above that line."""
 

@@ -11,6 +11,7 @@ from gapless.trace.timeline import Bools, Ints, Memory, Timeline, distinct
 MAX_POINTS = 400
 """How many points a thinned curve has at most: more than a drawing can show."""
 _HOST = 0
+"""The CPU in ``c10::DeviceType``."""
 _EXTREMES = 4
 """Points kept of each stretch: the highest and lowest of both curves."""
 

@@ -22,6 +22,7 @@ from gapless.model.wording import size
 from gapless.trace.timeline import Bools, HostKind, Memory, Timeline, distinct
 
 _CPU = 0
+"""The CPU in ``c10::DeviceType``."""
 _MAX_SCALAR_BYTES = 16
 """CPU allocations up to this size hold single numbers, which would not be allocated on a GPU."""
 _MIN_CALLS = 10

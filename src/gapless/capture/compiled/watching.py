@@ -36,6 +36,7 @@ _WITHOUT_GPU = re.compile(
 _STANDS_IN = re.compile(r"the function `(\w+)`.*\bgapless[./]emulation[./]standins\b", re.DOTALL)
 """Messages about a stand-in, whose real package has an operator that the compiler knows or skips."""
 _MAX_TEXT_LENGTH = 300
+"""Characters kept of a message of the compiler: some include whole graphs."""
 _CALLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "again.py")
 
 

@@ -21,9 +21,9 @@ _MAX_DEPTH = 5
 _MAX_ENTRIES = 1024
 """Longest container read entry by entry."""
 _MAX_FLOAT_BYTES = 1 << 20
+"""Largest floating-point tensor whose values are kept: exact ones rarely matter."""
 _MAX_INTEGER_BYTES = 16 << 20
-"""Largest tensors whose values are kept: floating-point, where exact values rarely matter, and integers,
-which are indices and counts."""
+"""Largest tensor of integers whose values are kept: they are indices and counts."""
 _DYNAMO_PREFIX = "_dynamo_"
 
 

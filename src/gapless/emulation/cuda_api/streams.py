@@ -22,6 +22,7 @@ _TorchStream: Any = torch.Stream
 _TorchEvent: Any = torch.Event
 
 _STREAMS_PER_POOL = 32
+"""Streams per priority, used in turn (``kStreamsPerPool`` in ``c10/cuda/CUDAStream.h``)."""
 _LOWEST_PRIORITY, _HIGHEST_PRIORITY = 0, -3  # c10/cuda/CUDAStream.h: max_compile_time_stream_priorities = 4
 _HANDLE_BASE = 0x5_0000_0000
 _STREAM_IDS = ("stream_id", "device_index", "device_type")

@@ -29,11 +29,11 @@ MAX_STEP_SECONDS = 1.0
 """Seconds that operators may take from the beginning to the first step, and from there to the second one."""
 WATCHED_STEPS = 2
 """Steps for which costs are added up; values computed until then are kept."""
-# Rates of one typical core: the limits need no more than the order of magnitude.
-_SECONDS_PER_OPERATION = 1 / 30e9
-_SECONDS_PER_ELEMENT = 1e-9
-_SECONDS_PER_DRAW = 8e-9
-_SECONDS_PER_SORTED_ELEMENT = 60e-9
+# Times on one typical core: the limits need no more than the order of magnitude.
+_SECONDS_PER_OPERATION = 1 / 30e9  # in a matrix product
+_SECONDS_PER_ELEMENT = 1e-9  # read or written
+_SECONDS_PER_DRAW = 8e-9  # a random number
+_SECONDS_PER_SORTED_ELEMENT = 60e-9  # of millions
 _SORTING_OPERATORS = frozenset(
     {"sort", "argsort", "_unique2", "unique_dim", "kthvalue", "median", "nanmedian", "mode", "topk"}
 )

@@ -19,6 +19,7 @@ MAX_FILLED_BYTES = 32 << 20
 """Bytes of a storage up to which values are made up: some 0.1 s."""
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _SEED = 20
+"""Any fixed number: values are the same in each run."""
 
 
 def untouched_tensor(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from gapless.model import SourceLine
 
 _MAX_FRAMES = 12
+"""Frames searched for a loop: those further out rarely decide on a read; parsing them takes time."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 

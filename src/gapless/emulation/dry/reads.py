@@ -25,6 +25,7 @@ _MAX_EQUAL_ANSWERS = 8
 _MAX_LOOP_ANSWERS = 400
 """Answers across steps after which such a loop gets the opposite."""
 _MAX_PLACES = 4_000
+"""Places that answers are kept for, to bound memory; reads elsewhere get the usual answer."""
 _NOT_LOOKED_UP = object()
 
 

@@ -35,6 +35,7 @@ _POOL_SIZE = 1 << 20
 _TENSOR_STRIDE, _PART_STRIDE = 104_729, 7_919
 """Distances between the offsets of tensors, and of parts of a large one: primes, so that few coincide."""
 _SEED = 20
+"""Any fixed number: values are the same in each run."""
 _SETTLED_BY_RULE = frozenset({"isclose", "argmax", "argmin", "multinomial"})
 """Operators whose rule describes their result better, or cheaper, than drawn arguments would."""
 

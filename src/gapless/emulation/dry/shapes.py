@@ -16,6 +16,7 @@ Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _META = torch.device("meta")
 _MAX_CACHED = 100_000
+"""Calls whose shapes are kept, to bound memory where sizes change in every step."""
 
 
 class ShapeUnknown(Exception):

@@ -16,6 +16,7 @@ from gapless.emulation.placement.placement import sparse_parts
 
 Special = Callable[[Any, OperatorKind, Compute, int, Any, dict[str, Any]], Any]
 _MAX_CHECKED_ELEMENTS = 1 << 22
+"""Elements of a gradient checked for infinities, to bound the time; a larger one counts as finite."""
 
 
 def _read(

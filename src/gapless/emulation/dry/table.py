@@ -22,6 +22,7 @@ from gapless.torch_internals import free_weak_ref, storage_of_weak_ref, weak_ref
 
 Tensor = torch.Tensor
 _MIN_RECORDS_TO_SWEEP = 8192
+"""Storages before the first sweep: a sweep visits them all."""
 _SAMPLE_ELEMENTS = 1024
 """Elements of real values that are summarised: enough for a mean."""
 _MAX_EAGER_BYTES = 1 << 20

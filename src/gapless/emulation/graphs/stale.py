@@ -22,6 +22,7 @@ from gapless.torch_internals import (
 
 _STREAM_KEY = "gapless.stream"
 _UNKNOWN_STREAM = -1
+"""No stream's number: parameters were used on several."""
 _MAX_NODES = 100_000
 """Autograd nodes visited in one search, to bound its time."""
 """Autograd nodes visited in one search, to bound its time."""

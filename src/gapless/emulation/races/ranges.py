@@ -12,6 +12,7 @@ _MAX_EXACT_BYTES = 1 << 26
 """Bytes up to which interleaved tensors are compared exactly; larger ones count as disjoint (memory)."""
 
 _MAX_UNION_BYTES = 1 << 22
+"""Bytes up to which coverage is counted exactly: the count takes a byte of memory for each."""
 
 
 class Strided(NamedTuple):

@@ -17,6 +17,7 @@ from gapless.emulation.standins.packages.mamba_ssm.norms import rmsnorm_fn
 
 _MODULE = "mamba_ssm.ops.triton.ssd_combined"
 _CHUNK = 64
+"""Positions computed at once: memory grows with their square, the number of calls with their inverse."""
 _NO_LIMIT = (0.0, math.inf)
 
 
