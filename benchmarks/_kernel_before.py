@@ -7,7 +7,7 @@ import math
 from gapless.analyze.kernel_times.device_work import DeviceWork
 from gapless.analyze.kernel_times.durations import peak
 from gapless.analyze.kernel_times.operator_work import work
-from gapless.model.programme import Entry, Gpu
+from gapless.model.programme import Entry, GpuRates
 
 # Nanoseconds of start-up, shares of the data sheet's memory bandwidth and arithmetic.
 SHARES = {
@@ -21,7 +21,7 @@ SHARES = {
 }  # fmt: skip
 
 
-def kernel_time_before(entry: Entry, gpu: Gpu) -> float:
+def kernel_time_before(entry: Entry, gpu: GpuRates) -> float:
     """Return nanoseconds as version 0.1 of the formulas estimated them."""
     request = work(entry)
     start, memory, arithmetic = SHARES[request.family]
@@ -48,7 +48,7 @@ def _is_misaligned(entry: Entry, request: DeviceWork) -> bool:
     )
 
 
-def _occupancy(request: DeviceWork, gpu: Gpu) -> float:
+def _occupancy(request: DeviceWork, gpu: GpuRates) -> float:
     tiles = sum(b * -(-m // 128) * -(-n // 128) for b, m, n, _ in request.products)
     if request.family == "attention":
         tiles = sum(heads * -(-queries // 128) for heads, queries, _, _ in request.products)

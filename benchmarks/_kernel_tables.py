@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gapless.analyze.kernel_times.device_work import DeviceWork
 from gapless.analyze.kernel_times.operator_work import work
-from gapless.model.programme import Entry, Gpu, Shape
+from gapless.model.programme import Entry, GpuRates, Shape
 
 HOST = 0.55
 """The host's part of an operator's shortest time in NeuSight's tables."""
@@ -40,8 +40,8 @@ def _gpu(
     processors: int,
     clock: int,
     tf32: float = 0,
-) -> Gpu:
-    return Gpu(
+) -> GpuRates:
+    return GpuRates(
         name=name, bandwidth=bandwidth, fp32=fp32, tf32=tf32, fp16=half, bf16=half if tf32 else 0.0,
         l2_bytes=l2 * MIB, multiprocessors=processors, pcie=32, clock=clock,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from gapless.analyze.evidence import COLUMNS, COPIES, CallCounts
 from gapless.emulation.dispatch.operators import OperatorMode
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.waits.call import Call
-from gapless.emulation.waits.table import Row, waits_table
+from gapless.emulation.waits.table import WaitCondition, waits_table
 from gapless.torch_internals import has_kernel, names_of_operators, schemas_of_operator
 
 Tensor = torch.Tensor
@@ -76,8 +76,8 @@ class Observation(NamedTuple):
     waits: int
     h2d: bool
     d2h: bool
-    rows: frozenset[Row]
-    spared: frozenset[Row]
+    rows: frozenset[WaitCondition]
+    spared: frozenset[WaitCondition]
     on_host: int
 
 
@@ -422,8 +422,8 @@ class Replayer:
     def __init__(self, gpu: str) -> None:
         self.emulator = Emulator(gpu, programme=True)
         self.copies: set[str] = set()
-        self.rows: set[Row] = set()
-        self.spared: set[Row] = set()
+        self.rows: set[WaitCondition] = set()
+        self.spared: set[WaitCondition] = set()
 
     def __enter__(self) -> Replayer:
         self.emulator.start()

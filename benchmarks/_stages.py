@@ -159,7 +159,9 @@ def in_turn(steps: Sequence[Step], rounds: int, block: int) -> list[list[float]]
 def record_profile(step: Step, row: Measured, folder: Path) -> None:
     """Record profiles as `gapless profile` does, without stacks and with; note their step times in `row`."""
     machine = (
-        profiling.machine() if has_gpu() else profiling.Machine("CPU", (torch.profiler.ProfilerActivity.CPU,))
+        profiling.machine()
+        if has_gpu()
+        else profiling.ProfiledDevice("CPU", (torch.profiler.ProfilerActivity.CPU,))
     )
     recipe = profiling.Recipe(folder, "".join(filter(str.isalnum, row.name)), _WINDOW)
     capture = profiling.Profiling(recipe, machine, StepEnds()).start()

@@ -25,13 +25,13 @@ from scipy.optimize import minimize
 
 from gapless.analyze.estimate.collective_times import collective_spread, collective_time
 from gapless.model.gpus import find
-from gapless.model.programme import Entry, Gpu, Programme, gpu_limits
+from gapless.model.programme import Entry, GpuRates, Programme, gpu_limits
 
 MACHINES = {
     "a100_sxm": "a100", "a100_dgx": "a100", "h100_sxm": "h100", "h100_dgx": "h100", "h200_sxm": "h200",
     "b200_sxm": "b200", "b300_sxm": "b200", "l40s": "l40s",
 }  # fmt: skip
-RTX_PRO = Gpu(name="NVIDIA RTX PRO 6000 Blackwell Server Edition", pcie=64, bandwidth=1597, fp32=120)
+RTX_PRO = GpuRates(name="NVIDIA RTX PRO 6000 Blackwell Server Edition", pcie=64, bandwidth=1597, fp32=120)
 FITTED = {"a100_sxm": "A100", "h100_sxm": "H100", "h200_sxm": "H100", "b200_sxm": "B200", "l40s": "L40S"}
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -61,7 +61,7 @@ def rows(folder: Path) -> list[Row]:
     return measured
 
 
-def gpu_of(machine: str) -> Gpu:
+def gpu_of(machine: str) -> GpuRates:
     return gpu_limits(find(MACHINES[machine])) if machine in MACHINES else RTX_PRO
 
 

@@ -32,7 +32,7 @@ from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
 from gapless.model import gpus
-from gapless.model.programme import Gpu
+from gapless.model.programme import GpuRates
 from gapless.model.programme import gpu_limits as peaks
 from gapless.trace.read import read
 
@@ -59,7 +59,7 @@ class Profiled:
 
     name: str
     model: str
-    gpu: Gpu
+    gpu: GpuRates
     operators: list[Sample]
 
 

@@ -19,7 +19,7 @@ from gapless.analyze.run.steps import find_steps
 from gapless.capture import host_speed
 from gapless.emulation.emulator import Emulator
 from gapless.model import Ending
-from gapless.model.programme import Entry, Gpu, Programme
+from gapless.model.programme import Entry, GpuRates, Programme
 
 METHOD = (
     "ten training steps of so few elements that kernels cost next to nothing. `predicted` is what an "
@@ -75,7 +75,7 @@ def in_turn(step: Step, probe: Step, rounds: int) -> tuple[float, float]:
 
 def rows(rounds: int) -> list[tuple[str, int, float, float, float]]:
     """Return for each model: name, operators, predicted, measured and probe nanoseconds."""
-    times = times_of(Programme(gpu=Gpu(bandwidth=1.0, fp32=1.0)))
+    times = times_of(Programme(gpu=GpuRates(bandwidth=1.0, fp32=1.0)))
     measured_rows = []
     for name, make in models().items():
         entries = record_step(make)

@@ -14,7 +14,7 @@ from kernel_times import GPUS, of_its_class
 
 from gapless.analyze.estimate.draws import draw_machines, interval
 from gapless.analyze.estimate.timing import Times
-from gapless.model.programme import Entry, Gpu
+from gapless.model.programme import Entry, GpuRates
 
 METHOD = (
     "all operators of a model together: their times by the tables' labels (whole runs in fp32, of which "
@@ -23,7 +23,7 @@ METHOD = (
 )
 
 
-def compare(entries: Iterable[tuple[Entry, int]], gpu: Gpu, real: float) -> tuple[float, float, bool]:
+def compare(entries: Iterable[tuple[Entry, int]], gpu: GpuRates, real: float) -> tuple[float, float, bool]:
     """Return estimated over real time, the ratio of the interval's ends, and whether the real time is
     inside."""
     times, entry_list = Times(gpu), list(entries)

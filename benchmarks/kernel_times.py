@@ -31,7 +31,7 @@ from gapless.analyze.kernel_times import cards, products
 from gapless.analyze.kernel_times import durations as kernels
 from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.operator_work import work
-from gapless.model.programme import Gpu
+from gapless.model.programme import GpuRates
 
 MAX_ROWS_PER_CELL = 1_500
 """Larger cells are sampled."""
@@ -120,7 +120,7 @@ def kernel_rows(measured: Sequence[Row]) -> list[list[object]]:
     return table
 
 
-def _cells(chosen: Sequence[Row], card: Gpu) -> list[object]:
+def _cells(chosen: Sequence[Row], card: GpuRates) -> list[object]:
     real = np.array([row.us for row in chosen])
     entries = [row.entry for row in chosen]
     before = np.array([kernel_time_before(entry, card) for entry in entries]) / 1e3
@@ -239,17 +239,17 @@ def model_rows(model_runs: Sequence[ModelRun], rows: Sequence[Row]) -> list[list
     return table
 
 
-def of_its_class(card: Gpu) -> Gpu:
+def of_its_class(card: GpuRates) -> GpuRates:
     """Return the GPU under a name that only tells its class."""
     return msgspec.structs.replace(card, name="T400" if cards.reach(card).modest else "GB300")
 
 
-def model_time(run: ModelRun, card: Gpu) -> float:
+def model_time(run: ModelRun, card: GpuRates) -> float:
     """Return the microseconds of all operators of a run."""
     return sum(times * device_time(work(entry), card) for entry, times in run.entries()) / 1e3
 
 
-def model_time_without(run: ModelRun, card: Gpu, fitted: FitWithoutGpu) -> float:
+def model_time_without(run: ModelRun, card: GpuRates, fitted: FitWithoutGpu) -> float:
     """Return the microseconds of a run with constants fitted without its GPU."""
     can = cards.reach(of_its_class(card))._replace(fp32=fitted.share, memory=fitted.memory)
     with fitting.constants(reach=lambda _: can, FP32=fitted.constants.form):

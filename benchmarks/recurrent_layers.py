@@ -22,9 +22,9 @@ from openpyxl import load_workbook
 
 from gapless.analyze.kernel_times.durations import recurrent_time
 from gapless.analyze.kernel_times.recurrent import recurrent_steps
-from gapless.model.programme import Entry, Gpu
+from gapless.model.programme import Entry, GpuRates
 
-GPU = Gpu(name="V100", bandwidth=900, fp32=15.7, fp16=125, l2_bytes=6 << 20, multiprocessors=80)
+GPU = GpuRates(name="V100", bandwidth=900, fp32=15.7, fp16=125, l2_bytes=6 << 20, multiprocessors=80)
 BOOK = "results/train/DeepBench_NV_V100.xlsx"
 GATES = {"Vanilla": 1, "LSTM": 4, "GRU": 3}
 PASSES = ("forward", "backward")

@@ -39,9 +39,9 @@ from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
 from gapless.model import Session, gpus
 from gapless.model.estimate import Estimate
-from gapless.model.programme import Gpu, gpu_limits
+from gapless.model.programme import GpuRates, gpu_limits
 
-PRO = Gpu(
+PRO = GpuRates(
     name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", bandwidth=1792, fp32=110, tf32=219.5,
     fp16=438.9, bf16=438.9, l2_bytes=128 << 20, multiprocessors=188, pcie=64, clock=2280,
 )  # fmt: skip
@@ -57,7 +57,7 @@ class Setting(NamedTuple):
     """
 
     file: str
-    gpu: Gpu
+    gpu: GpuRates
     label: str
     last: bool = False
     trains: bool = False
@@ -165,7 +165,7 @@ def _step(model: torch.nn.Module, images: torch.Tensor, optimizer: torch.optim.O
         optimizer.step()
 
 
-def estimate_on(session: Session, gpu: Gpu) -> Estimate:
+def estimate_on(session: Session, gpu: GpuRates) -> Estimate:
     programme = session.programme
     assert programme is not None
     session = msgspec.structs.replace(session, programme=msgspec.structs.replace(programme, gpu=gpu))

@@ -37,7 +37,7 @@ from _signatures import (
     write,
 )
 
-from gapless.emulation.waits.table import COLUMNS, PATH, Row, parse, waits_table
+from gapless.emulation.waits.table import COLUMNS, PATH, WaitCondition, parse, waits_table
 
 GPU = "NVIDIA H100"
 READ = "aten::_local_scalar_dense"
@@ -61,9 +61,9 @@ class Outcome:
     signature: Signature
     least: int = 0
     most: int = 0
-    rows: frozenset[tuple[Row, int]] = frozenset()
+    rows: frozenset[tuple[WaitCondition, int]] = frozenset()
     """Rows of the table of waits that applied, with the number of calls."""
-    spared: frozenset[tuple[Row, int]] = frozenset()
+    spared: frozenset[tuple[WaitCondition, int]] = frozenset()
     """Rows of the operators run whose condition did not hold, with the number of calls."""
     alone: bool = False
     """Whether only its operator was compared, for lack of arguments."""
@@ -184,7 +184,7 @@ def _by_operator(unknown: Outcome, waits: set[int]) -> Outcome:
     )
 
 
-def _row_of(signature: Signature) -> Row | None:
+def _row_of(signature: Signature) -> WaitCondition | None:
     """Return the row that its copies in one direction must come from."""
     op = {"aten::item": READ, "aten::is_nonzero": READ, "aten::index": "aten::index.Tensor"}.get(
         signature.op, signature.op
@@ -274,7 +274,7 @@ def with_evidence(text: str, evidence_of: dict[Key, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def markdown_list(rows: Iterable[Row]) -> str:
+def markdown_list(rows: Iterable[WaitCondition]) -> str:
     """Return a Markdown table of what each of `rows` rests on; equal ones share a line."""
     alike: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for row in rows:
@@ -286,7 +286,7 @@ def markdown_list(rows: Iterable[Row]) -> str:
     return "\n".join(["| operators | condition | known from |", "|---|---|---|", *lines]) + "\n"
 
 
-def with_list(page: str, rows: Iterable[Row]) -> str:
+def with_list(page: str, rows: Iterable[WaitCondition]) -> str:
     """Return `page` with the list of `rows` replaced, the last thing in its section."""
     head, mark, rest = page.partition(LISTED)
     _, begin, after = rest.partition("\n## ")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gapless.analyze import report
-from gapless.model import Ending, Environment, Event, Mark, Report, Session, Site, SourceLine
+from gapless.model import Ending, Environment, Event, Report, Session, Site, SourceLine, StepMark
 
 SITE_PACKAGES = "/venv/lib/python3.11/site-packages/"
 
@@ -34,7 +34,7 @@ class Simulation:
     outer: tuple[SourceLine, ...] = ()
     sites: list[Site] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[StepMark] = field(default_factory=list)
     tick: int = 0
     phase: str = "train"
 
@@ -50,7 +50,7 @@ class Simulation:
         self.events.append(Event(site=self.sites.index(made), tick=self.tick, waits=times, phase=self.phase))
 
     def mark(self, kind: str, number: int, name: str = "") -> None:
-        self.marks.append(Mark(kind=kind, tick=self.tick, time=0.0, name=name, stack=self.stack(number)))
+        self.marks.append(StepMark(kind=kind, tick=self.tick, time=0.0, name=name, stack=self.stack(number)))
         self.tick += kind not in ("backward", "batch")
 
     def step(self, number: int = 100, name: str = "SGD.step#0") -> None:

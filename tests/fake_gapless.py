@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import gapless.commands.check as check_module
 from gapless.commands import main
 from gapless.errors import NotEmulated
-from gapless.model import Ending, Environment, Event, Mark, Session, Site, SourceLine
+from gapless.model import Ending, Environment, Event, Session, Site, SourceLine, StepMark
 
 DEVICE = "NVIDIA Counting Frame"
 
@@ -29,7 +29,7 @@ class FakeCapture:
         self.on_mark = on_mark
         self.sites: list[Site] = []
         self.events: list[Event] = []
-        self.marks: list[Mark] = []
+        self.marks: list[StepMark] = []
         self.phase = "train"
         self.running = False
 
@@ -52,7 +52,7 @@ class FakeCapture:
         return len(self.marks)
 
     def step(self) -> None:
-        mark = Mark(kind="optimizer", tick=self.tick, time=0.0, name="SGD.step#0", stack=_stack())
+        mark = StepMark(kind="optimizer", tick=self.tick, time=0.0, name="SGD.step#0", stack=_stack())
         self.marks.append(mark)
         self.on_mark(mark)
 

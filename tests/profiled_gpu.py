@@ -127,8 +127,10 @@ class PaperHistory:
         self.saved = True
 
 
-def machine(instead: str = "") -> profiling.Machine:
-    return profiling.Machine(DEVICE, (torch.profiler.ProfilerActivity.CPU,), PaperProfiler, PaperHistory)
+def machine(instead: str = "") -> profiling.ProfiledDevice:
+    return profiling.ProfiledDevice(
+        DEVICE, (torch.profiler.ProfilerActivity.CPU,), PaperProfiler, PaperHistory
+    )
 
 
 if __name__ == "__main__":

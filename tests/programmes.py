@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gapless.model import Environment, Event, Mark, Session, Site, SourceLine
-from gapless.model.programme import Entry, Gpu, Programme, Segment
+from gapless.model import Environment, Event, Session, Site, SourceLine, StepMark
+from gapless.model.programme import Entry, GpuRates, Programme, Segment
 
-A100 = Gpu(
+A100 = GpuRates(
     name="NVIDIA A100-SXM4-80GB", bandwidth=2039, fp32=19.5, tf32=156, fp16=312, bf16=312, pcie=32,
     l2_bytes=40 << 20, multiprocessors=108,
 )  # fmt: skip
@@ -52,7 +52,7 @@ def empty(site: int = 0) -> Entry:
     return Entry(kind="wait", name="cudaFree", site=site, mechanism="free", waits=1)
 
 
-def programme(*steps: Sequence[Entry], gpu: Gpu = A100, **more: object) -> Programme:
+def programme(*steps: Sequence[Entry], gpu: GpuRates = A100, **more: object) -> Programme:
     """These steps, one for each tick."""
     entries = tuple(dict.fromkeys(entry for step in steps for entry in step))
     number = {entry: position for position, entry in enumerate(entries)}
@@ -83,7 +83,7 @@ def session(*steps: Sequence[Entry], **more: object) -> Session:
     ]
     end = (SourceLine("/work/train.py", 99, "train", "optimizer.step()"),)
     marks = [
-        Mark(kind="optimizer", tick=tick, time=tick + 0.5, name="SGD.step#0", stack=end)
+        StepMark(kind="optimizer", tick=tick, time=tick + 0.5, name="SGD.step#0", stack=end)
         for tick in range(len(steps))
     ]
     return Session(

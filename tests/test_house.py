@@ -13,8 +13,8 @@ TOOL = Path(__file__).resolve().parents[1] / "tools" / "house.py"
 LIMITS = {
     "banned_names": 1687,
     "participles": 303,
-    "ambiguous_classes": 57,
-    "constants_without_a_reason": 66,
+    "ambiguous_classes": 0,
+    "constants_without_a_reason": 0,
     "short_modules": 41,
     "many_parameters": 102,
     "two_way_arrows": 0,

@@ -6,12 +6,12 @@ from dataclasses import fields
 
 import numpy as np
 
-from gapless.trace.timeline import Table, Timeline
+from gapless.trace.timeline import ColumnTable, Timeline
 
 TABLES = ("host", "work", "syncs", "memory", "links")
 
 
-def columns(table: Table) -> dict[str, list[object]]:
+def columns(table: ColumnTable) -> dict[str, list[object]]:
     return {one.name: getattr(table, one.name).tolist() for one in fields(table)}
 
 

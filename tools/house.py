@@ -29,6 +29,10 @@ MAX_PARAMETERS = 7
 """More than this a caller cannot keep apart: they belong into a struct."""
 PLUGINS = ("rules", "render", "commands", "standins", "integrations")
 """Folders whose modules are found by their place, and may be short."""
+STANDIN_PACKAGES = "/standins/packages/"
+"""Modules that stand in for those of other packages, and bear their names."""
+NAMES_USERS_SPELL = {"GaplessCallback": "each framework imports its own, as the only one"}
+"""Public classes that may share a name, each with the reason."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+")
 
@@ -117,11 +121,13 @@ class House:
         ]
 
     def ambiguous_classes(self) -> list[str]:
-        """Class names that several modules of the package define."""
+        """Class names that several modules of the package define, without those that users spell."""
         places: defaultdict[str, list[str]] = defaultdict(list)
         for module in self.package:
+            if STANDIN_PACKAGES in module.place:
+                continue
             for node in module.tree.body:
-                if isinstance(node, ast.ClassDef):
+                if isinstance(node, ast.ClassDef) and node.name not in NAMES_USERS_SPELL:
                     places[node.name].append(module.place)
         return [f"{name}: {', '.join(files)}" for name, files in sorted(places.items()) if len(files) > 1]
 

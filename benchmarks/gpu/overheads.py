@@ -104,7 +104,7 @@ def profile(small: bool) -> Found:
             machine = (
                 profiling.machine()
                 if _experiment.REAL
-                else profiling.Machine("CPU", (torch.profiler.ProfilerActivity.CPU,))
+                else profiling.ProfiledDevice("CPU", (torch.profiler.ProfilerActivity.CPU,))
             )
             recipe = profiling.Recipe(Path(folder) / str(turn), "overheads", window)
             capture = profiling.Profiling(recipe, machine, StepEnds()).start()

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze import report
-from gapless.analyze.compare import Subject, compare_profiles, compare_reports, slowest, subject
+from gapless.analyze.compare import ComparisonSide, compare_profiles, compare_reports, slowest, subject
 from gapless.analyze.compare.device_time import MAX_KERNELS_LISTED
 from gapless.analyze.compare.matching import (
     MAX_LINE_DRIFT,
@@ -45,7 +45,7 @@ change = msgspec.structs.replace
 def compared(before: Profile, after: Profile, **more: object) -> Comparison:
     findings = more.get("findings", ((), ()))
     return compare_profiles(
-        Subject("before.json", before, findings[0]), Subject("after.json", after, findings[1])
+        ComparisonSide("before.json", before, findings[0]), ComparisonSide("after.json", after, findings[1])
     )
 
 
@@ -281,7 +281,7 @@ class TestRanks:
         side = subject("runs", self.ranks([[9000] * 3, [100] * 3]), findings)
         assert (side.profile.rank, side.files, side.findings) == (1, 2, SLOW_FINDINGS)
         assert seen == [[1, 0]]
-        comparison = compare_profiles(side, Subject("fast.json", fast()))
+        comparison = compare_profiles(side, ComparisonSide("fast.json", fast()))
         assert "before: rank 1, the slowest of 2 traces, represents them" in comparison.notes
         assert (comparison.before.name, comparison.before.rank, comparison.before.files) == ("runs", 1, 2)
 

@@ -11,7 +11,7 @@ import pytest
 
 from gapless.analyze.run.enough import Enough
 from gapless.capture.stopping import variables
-from gapless.model import Mark, SourceLine
+from gapless.model import SourceLine, StepMark
 
 FILE = "/work/loops.py"
 STEPS, LONGER = 12, 10.0
@@ -57,7 +57,9 @@ class Run:
             code = self.text.splitlines()[frame.f_lineno - 1].strip()
             frames.append(SourceLine(FILE, frame.f_lineno, frame.f_code.co_name, code))
             frame = frame.f_back
-        mark = Mark(kind="optimizer", tick=self.count - 1, time=self.count * self.each, stack=tuple(frames))
+        mark = StepMark(
+            kind="optimizer", tick=self.count - 1, time=self.count * self.each, stack=tuple(frames)
+        )
         if self.enough(mark, self.count):
             raise Stopped
 

@@ -12,7 +12,7 @@ from gapless.analyze.run.failed_dry import failure_without_values, with_failed_d
 from gapless.commands._again import Rerun, RunResult
 from gapless.commands._progress import Progress
 from gapless.commands._with_values import _drop_assumptions, with_values
-from gapless.model import Ending, Environment, Mark, Session, SourceLine, Verdict
+from gapless.model import Ending, Environment, Session, SourceLine, StepMark, Verdict
 from gapless.model.assumption import Assumption, FailedDry
 
 
@@ -97,7 +97,7 @@ class Slow(Rerun):
     def __call__(self, words, *more, **options):  # type: ignore[no-untyped-def]
         if words[-1] != "1":
             return RunResult(Session(ending=Ending(how="interrupted")), 300.0)
-        mark = Mark(kind="optimizer", tick=0, time=0.0, name="SGD.step")
+        mark = StepMark(kind="optimizer", tick=0, time=0.0, name="SGD.step")
         return RunResult(Session(script=("train.py",), marks=(mark,)), 10.0)
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.analyze import report
-from gapless.analyze.run.steps import Steps, find_steps
+from gapless.analyze.run.steps import RunSteps, find_steps
 from gapless.analyze.run.turns import are_in_turn
 from gapless.analyze.verdicts.session_verdict import describe_syncs
-from gapless.model import Event, Mark, Session, Site
+from gapless.model import Event, Session, Site, StepMark
 from gapless.model.tally import StepTally
 
 
@@ -20,17 +20,17 @@ def optimizer(number: int) -> str:
     return f"Adam.step#{number}"
 
 
-def rounds(*together: tuple[int, ...], strand: int = 0) -> list[Mark]:
+def rounds(*together: tuple[int, ...], strand: int = 0) -> list[StepMark]:
     """The marks of optimizers that step with the gradients of one backward pass each."""
     marks = []
     for names in together:
         for position, number in enumerate(names):
             kind = "along" if position else "optimizer"
-            marks.append(Mark(kind=kind, tick=0, time=0.0, name=optimizer(number), strand=strand))
+            marks.append(StepMark(kind=kind, tick=0, time=0.0, name=optimizer(number), strand=strand))
     return marks
 
 
-def counts(marks: list[Mark]) -> list[int]:
+def counts(marks: list[StepMark]) -> list[int]:
     """Steps after each mark."""
     tally, ends = StepTally(), []
     for mark in marks:
@@ -171,7 +171,7 @@ def side_by_side(order: list[int], waits: dict[int, int]) -> Session:
         if waits[number]:
             events.append(Event(site=at[number], tick=tick, waits=waits[number], strand=number))
         name = optimizer(number)
-        marks.append(Mark(kind="optimizer", tick=tick, time=0.0, name=name, strand=number))
+        marks.append(StepMark(kind="optimizer", tick=tick, time=0.0, name=name, strand=number))
     return Session(sites=sites, events=tuple(events), marks=tuple(marks), strands=(0, 0, 0, 0))
 
 
@@ -236,4 +236,4 @@ def test_what_a_helper_of_a_thread_does_is_in_the_steps_of_that_thread():
 
 
 def test_no_steps():
-    assert find_steps([]) == Steps()
+    assert find_steps([]) == RunSteps()

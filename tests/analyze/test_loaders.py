@@ -10,7 +10,7 @@ from gapless.analyze.loaders import findings, own_step, with_input_limit, with_m
 from gapless.analyze.session_report import with_loaders
 from gapless.analyze.verdicts.session_verdict import verdict
 from gapless.model import Change, Environment, Finding, Frequency, Report, SourceLine, StepSummary, Verdict
-from gapless.model.estimate import BATCHES_IN_TIME, Count, Estimate, Range, Throughput
+from gapless.model.estimate import BATCHES_IN_TIME, Count, Estimate, Range, StepThroughput
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Setting, Transfer
 from gapless.model.loading_feed import Begin, Padding
@@ -123,7 +123,7 @@ class TestOneStep:
         sure=1.0,
         limiters={"device": 1.0},
         assumptions=(BATCHES_IN_TIME, "Python is as usual"),
-        throughput=Throughput(samples=Count(number=8)),
+        throughput=StepThroughput(samples=Count(number=8)),
     )
 
     def report(self, workers: int = 0, ranks: int = 1) -> Report:

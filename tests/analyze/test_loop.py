@@ -9,7 +9,7 @@ from building import line
 
 from gapless.analyze.run.loop import training_loops
 from gapless.files.input import source_text
-from gapless.model import Mark
+from gapless.model import StepMark
 
 FILE = "/work/train.py"
 
@@ -32,7 +32,9 @@ def loop_of(text: str, *calls: str, outer: dict[str, str] | None = None):
         return (inner,) if caller is None else (inner, line(numbers[caller], FILE, "main"))
 
     marks = [
-        Mark(kind="optimizer" if name.startswith("step") else "backward", tick=0, time=0.0, stack=stack(name))
+        StepMark(
+            kind="optimizer" if name.startswith("step") else "backward", tick=0, time=0.0, stack=stack(name)
+        )
         for name in calls
     ]
     loop = next(
@@ -117,7 +119,7 @@ def test_a_step_in_a_function_of_its_own():
 
 
 def marks_at(number: int, code: str = ""):
-    return [Mark(kind="optimizer", tick=0, time=0.0, stack=(line(number, FILE, "f", code),))]
+    return [StepMark(kind="optimizer", tick=0, time=0.0, stack=(line(number, FILE, "f", code),))]
 
 
 def test_source_that_changed_since_is_not_believed():

@@ -12,7 +12,7 @@ import pytest
 
 from gapless.analyze.run.planned import COMPARED_STEPS, Planner
 from gapless.capture.stopping import variables
-from gapless.model import Mark, SourceLine
+from gapless.model import SourceLine, StepMark
 from gapless.model.planned import Planned
 
 FILE = "/work/planned.py"
@@ -39,7 +39,8 @@ def planned(script: str, batches: tuple[float, int] = (0.0, 0)) -> Planned:
             stack.append(line)
             frame = frame.f_back
         planner(
-            Mark(kind="optimizer", tick=count, time=0.1 * count, name="SGD.step#0", stack=tuple(stack)), count
+            StepMark(kind="optimizer", tick=count, time=0.1 * count, name="SGD.step#0", stack=tuple(stack)),
+            count,
         )
         if count == COMPARED_STEPS[-1]:
             raise Stopped
@@ -187,5 +188,7 @@ def test_a_lightning_trainer_says_how_many_steps_it_makes(loop, steps):
     stack = (SourceLine("/lib/fit_loop.py", 4, "FitLoop.run", "self.advance()", library="lightning"),)
     planner = Planner(lambda at: {"self": loop}, read=lambda file: source)
     for count in range(1, COMPARED_STEPS[-1] + 1):
-        planner(Mark(kind="optimizer", tick=count, time=0.1 * count, name="SGD.step#0", stack=stack), count)
+        planner(
+            StepMark(kind="optimizer", tick=count, time=0.1 * count, name="SGD.step#0", stack=stack), count
+        )
     assert planner.planned == Planned(steps=steps)

@@ -10,7 +10,7 @@ from programmes import A100
 from gapless.analyze.estimate.collective_times import bytes_moved
 from gapless.analyze.estimate.traffic import communication_buffers
 from gapless.analyze.session_report import report
-from gapless.model import Environment, Mark, Session, SourceLine
+from gapless.model import Environment, Session, SourceLine, StepMark
 from gapless.model.programme import Entry, Programme, Segment
 from gapless.render import renderer
 from gapless.render._style import Style
@@ -53,7 +53,9 @@ def session(steps: int = 8) -> Session:
     work = Entry(name="aten::mm", dtype="float32", inputs=((8, 8), (8, 8)), reads=512, writes=256)
     return Session(
         environment=Environment(emulated=True, world_size=4, rank=1, device="NVIDIA A100"),
-        marks=tuple(Mark(kind="optimizer", tick=n, time=float(n), name="SGD.step#0") for n in range(steps)),
+        marks=tuple(
+            StepMark(kind="optimizer", tick=n, time=float(n), name="SGD.step#0") for n in range(steps)
+        ),
         programme=Programme(
             gpu=A100,
             entries=(work, reduce, gather),

@@ -13,7 +13,7 @@ import pytest
 from building import Simulation, line
 
 from gapless.capture import children
-from gapless.capture.children import Plan, environment_for_children, merge
+from gapless.capture.children import ChildPlan, environment_for_children, merge
 from gapless.model import Ending, Environment, Session
 from gapless.model.session import load, save
 
@@ -31,11 +31,11 @@ def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch, path: str 
     if path is not None:
         monkeypatch.setenv("PYTHONPATH", path)
     before = dict(os.environ)
-    with environment_for_children(Plan(start=START, gpu="H100", steps=3)) as folder:
+    with environment_for_children(ChildPlan(start=START, gpu="H100", steps=3)) as folder:
         folders = os.environ["PYTHONPATH"].split(os.pathsep)
         assert os.path.isfile(os.path.join(folders[0], "sitecustomize.py"))
         assert folders[1:] == ([] if path is None else [path])
-        assert children.plan_for_this_process() == Plan(
+        assert children.plan_for_this_process() == ChildPlan(
             start=START, directory=str(folder), gpu="H100", steps=3
         )
         assert folder.is_dir()
@@ -58,7 +58,7 @@ def child(python: Python, tmp_path: Path) -> Callable[..., tuple[Any, list[Sessi
     """``child(*words)`` runs Python below a run of Gapless and gives what it printed and left."""
 
     def run(*words: str, steps: int | None = 3, path: str = "") -> tuple[Any, list[Session]]:
-        with environment_for_children(Plan(start=START, steps=steps)) as folder:
+        with environment_for_children(ChildPlan(start=START, steps=steps)) as folder:
             told = {
                 children.VARIABLE: os.environ[children.VARIABLE],
                 "PYTHONPATH": os.pathsep.join(filter(None, (os.environ["PYTHONPATH"], path, *sys.path))),

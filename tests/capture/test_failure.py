@@ -12,9 +12,9 @@ import gapless
 from gapless.capture.failure import message, place, show, without_own_frames
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher, chain, comes_from_stopping
 from gapless.emulation.support import faults
-from gapless.model import Mark
+from gapless.model import StepMark
 
-MARK = Mark(kind="user", tick=0, time=0.0)
+MARK = StepMark(kind="user", tick=0, time=0.0)
 
 
 class Watch(Watcher):
@@ -23,7 +23,7 @@ class Watch(Watcher):
     def __init__(self, seen: bool, seconds: float = float("inf")) -> None:
         self.seen, self.seconds = seen, seconds
 
-    def enough(self, mark: Mark) -> bool:
+    def enough(self, mark: StepMark) -> bool:
         return self.seen
 
     def overdue(self, seconds: float) -> bool:

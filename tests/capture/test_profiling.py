@@ -17,10 +17,10 @@ from torch.profiler import ProfilerAction, ProfilerActivity
 import gapless
 import gapless.capture.profiling as profiling
 from gapless.analyze.run.boundary import StepEnds
-from gapless.capture.profiling import PASSES, Machine, Profiling, Recipe, Schedule
+from gapless.capture.profiling import PASSES, ProfiledDevice, Profiling, Recipe, Schedule
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher
 from gapless.errors import UsageError
-from gapless.model import Ending, Mark
+from gapless.model import Ending, StepMark
 
 CPU = (ProfilerActivity.CPU,)
 
@@ -65,7 +65,7 @@ def capture(tmp_path):
     started = []
 
     def make(schedule: Schedule, on_mark: Any = lambda mark: None, **recipe: Any) -> Profiling:
-        machine = Machine("NVIDIA Nothing", CPU, FakeProfiler, FakeHistory)
+        machine = ProfiledDevice("NVIDIA Nothing", CPU, FakeProfiler, FakeHistory)
         recording = Profiling(Recipe(tmp_path, schedule=schedule, **recipe), machine, StepEnds(), on_mark)
         started.append(recording)
         return recording.start()
@@ -244,7 +244,7 @@ def test_a_list_that_names_other_files_removes_none(capture, tmp_path):
     names = ("../kept.txt", "kept.txt", str(tmp_path / "kept.txt"), "times/../../kept.txt", "\0")
     (tmp_path / "in" / LIST).write_text("\n".join([head, *names]))
     Profiling(
-        Recipe(tmp_path / "in"), Machine("x", CPU, FakeProfiler, FakeHistory), StepEnds()
+        Recipe(tmp_path / "in"), ProfiledDevice("x", CPU, FakeProfiler, FakeHistory), StepEnds()
     ).recipe.clear()
     assert (tmp_path / "kept.txt").read_text() == "not ours"
 
@@ -400,7 +400,7 @@ def test_nothing_is_left_behind(capture):
 def test_step_ends_are_told_once():
     ends = StepEnds()
     marks = [("optimizer", "A#0"), ("optimizer", "A#0"), ("user", ""), ("optimizer", "A#0"), ("user", "")]
-    seen = [ends(Mark(kind=kind, tick=at, time=0.0, name=name)) for at, (kind, name) in enumerate(marks)]
+    seen = [ends(StepMark(kind=kind, tick=at, time=0.0, name=name)) for at, (kind, name) in enumerate(marks)]
     assert seen == [True, True, True, False, True]
     assert ends.count == 4
 
@@ -439,13 +439,13 @@ def test_a_script_without_a_profiler_hears_nothing_of_it(capture):
 
 
 def test_a_profiler_that_runs_already(tmp_path):
-    machine = Machine("CPU", CPU)
+    machine = ProfiledDevice("CPU", CPU)
     with torch.profiler.profile(activities=CPU), pytest.raises(UsageError, match="already running"):
         Profiling(Recipe(tmp_path), machine, StepEnds()).start()
 
 
 def test_ours_records_while_the_scripts_stands_still(tmp_path):
-    machine = Machine("CPU", CPU)
+    machine = ProfiledDevice("CPU", CPU)
     recorder = Profiling(Recipe(tmp_path, schedule=Schedule(0, 1, 2)), machine, StepEnds()).start()
     stepper = optimizer()
     with torch.profiler.profile(activities=CPU):

@@ -11,7 +11,7 @@ from gapless.capture.target import Target
 from gapless.commands import main
 from gapless.commands._progress import Progress
 from gapless.commands.check import OPTIONS
-from gapless.model import Event, Mark, Session, Site, SourceLine
+from gapless.model import Event, Session, Site, SourceLine, StepMark
 from gapless.model.session import save
 from gapless.rules import all_rules
 
@@ -162,7 +162,7 @@ def test_show(tmp_path, capsys):
         script=("train.py",),
         sites=(Site(operator="aten::_local_scalar_dense", mechanism="read", call="Tensor.item", stack=at),),
         events=tuple(Event(site=0, tick=tick) for tick in range(12)),
-        marks=tuple(Mark(kind="optimizer", tick=tick, time=0.0, name="SGD.step#0") for tick in range(12)),
+        marks=tuple(StepMark(kind="optimizer", tick=tick, time=0.0, name="SGD.step#0") for tick in range(12)),
     )
     path = str(tmp_path / "run.gapless.json")
     save(session, path)

@@ -12,10 +12,10 @@ import pytest
 from comparing import at, fast, finding, slow, steps
 from tracing import Trace
 
-from gapless.analyze.compare import Subject, compare_profiles
+from gapless.analyze.compare import ComparisonSide, compare_profiles
 from gapless.commands import main
 from gapless.commands.compare import regression
-from gapless.model import Ending, Event, Mark, Session, Site, SourceLine
+from gapless.model import Ending, Event, Session, Site, SourceLine, StepMark
 from gapless.model.comparison import Comparison, Measure, Side
 from gapless.model.profile import save as save_profiles
 from gapless.model.proof import Duration, Interval, Timing
@@ -52,7 +52,7 @@ def session(path: Path, waits: int) -> Path:
             script=("train.py",),
             sites=(site,),
             events=tuple(Event(site=0, tick=tick, waits=waits) for tick in range(8)) if waits else (),
-            marks=tuple(Mark(kind="user", tick=tick, time=0.0, stack=(mark,)) for tick in range(8)),
+            marks=tuple(StepMark(kind="user", tick=tick, time=0.0, stack=(mark,)) for tick in range(8)),
         ),
         path,
     )
@@ -82,7 +82,7 @@ def waiting(
         sites.append(msgspec.structs.replace(sites[0], stack=(SourceLine(file, 70, "test", "hits.item()"),)))
         events.append(Event(site=len(lines), tick=8, phase="eval"))
     mark = SourceLine(file, 9, "train", "opt.step()")
-    marks = tuple(Mark(kind="user", tick=tick, time=0.0, stack=(mark,)) for tick in range(8))
+    marks = tuple(StepMark(kind="user", tick=tick, time=0.0, stack=(mark,)) for tick in range(8))
     save(
         Session(
             script=(file,), sites=tuple(sites), events=tuple(events), marks=marks, ending=Ending(how=how)
@@ -215,9 +215,11 @@ class TestTheGate:
         change = msgspec.structs.replace
         before = change(slow(), steps=steps([80, 90, 100, 110, 120, 100]))
         after = change(slow(), steps=steps([86, 96, 106, 116, 126, 106]))
-        assert regression(compare_profiles(Subject("a", before), Subject("b", after)), 5) == []
+        assert regression(compare_profiles(ComparisonSide("a", before), ComparisonSide("b", after)), 5) == []
         steady = change(slow(), steps=steps([108] * 6))
-        made = compare_profiles(Subject("a", change(slow(), steps=steps([100] * 6))), Subject("b", steady))
+        made = compare_profiles(
+            ComparisonSide("a", change(slow(), steps=steps([100] * 6))), ComparisonSide("b", steady)
+        )
         assert regression(made, 5) == [
             "8.0 % more time than before, over the limit of 5.0 % (--fail-on-regression)"
         ]
@@ -271,7 +273,7 @@ class TestTheGate:
         """Findings of traces have lines without their text: they move with their function."""
         after = (*(finding("GAP101", at(line)) for line in (140, 152)), finding("GAP112", at(160)))
         before = finding("GAP101", at(40)), finding("GAP101", at(52))
-        made = compare_profiles(Subject("a", slow(), before), Subject("b", slow(), after))
+        made = compare_profiles(ComparisonSide("a", slow(), before), ComparisonSide("b", slow(), after))
         (reason,) = regression(made, 0)
         assert reason.startswith("new: GAP112 boolean-mask-read at /work/train.py:160")
         assert regression(made, 1) == []

@@ -11,11 +11,11 @@ import pytest
 from gapless.analyze import report
 from gapless.commands._again import Rerun, RunResult
 from gapless.commands._argument import parse
-from gapless.commands._find import Finder
+from gapless.commands._find import FitSearch
 from gapless.commands._progress import Progress
 from gapless.errors import UsageError
 from gapless.memory.recorder import Recorder
-from gapless.model import Ending, Environment, Mark, Session
+from gapless.model import Ending, Environment, Session, StepMark
 
 GIB = 1 << 30
 
@@ -27,7 +27,7 @@ def recorded(gigabytes: float, *, steps: int = 3, ending: Ending | None = None) 
         memory.alloc("held", int(gigabytes * GIB))
         memory.free("held")
         memory.step()
-    marks = tuple(Mark(kind="optimizer", tick=n, time=float(n), name="SGD.step") for n in range(steps))
+    marks = tuple(StepMark(kind="optimizer", tick=n, time=float(n), name="SGD.step") for n in range(steps))
     run = memory.run(origin="emulated", gpu="Tesla T4", limit=14 * GIB, total_memory=15 * GIB)
     environment = Environment(device="Tesla T4", emulated=True)
     return Session(
@@ -51,7 +51,7 @@ class Script(Rerun):
 
 def find(script: type[Script], text: str = "batch_size:8..256", *words: str) -> tuple[Session, str]:
     stream = io.StringIO()
-    made = Finder(parse(text), script((), ("train.py", *words)), Progress(stream, None))()
+    made = FitSearch(parse(text), script((), ("train.py", *words)), Progress(stream, None))()
     return made, stream.getvalue()
 
 

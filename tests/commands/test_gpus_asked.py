@@ -86,9 +86,9 @@ def test_any_text_is_taken_or_refused_in_a_sentence(gpus: str, price: str) -> No
 def test_a_million_tokens_cost_what_their_steps_take() -> None:
     """512 tokens in 2 ms are 256,000 a second: a million take 3.90625 s, at 3,600 an hour 3.90625."""
     from gapless.analyze.offers import with_costs
-    from gapless.model.estimate import Count, Estimate, Throughput
+    from gapless.model.estimate import Count, Estimate, StepThroughput
 
-    done = Throughput(samples=Count(number=8), tokens=Count(number=512))
+    done = StepThroughput(samples=Count(number=8), tokens=Count(number=512))
     step = Range(1, 2_000_000, 3_000_000)
     free = Offer(gpu="x", step=step, throughput=done, unit="tokens")
     (offer,) = with_costs([msgspec.structs.replace(free, price=3600.0)], (), None, 1000)
@@ -103,9 +103,9 @@ def test_a_million_tokens_cost_what_their_steps_take() -> None:
 def test_what_is_late_is_late_on_every_gpu(overlapped: bool, waits: tuple[int, int]) -> None:
     """A batch takes 8 ms more than the step of 2 ms; workers make it while a step of 4 ms runs, too."""
     from gapless.analyze.offers import with_costs
-    from gapless.model.estimate import Count, Estimate, Throughput
+    from gapless.model.estimate import Count, Estimate, StepThroughput
 
-    done = Throughput(samples=Count(number=8))
+    done = StepThroughput(samples=Count(number=8))
     fast, slow = Range(2_000_000, 2_000_000, 2_000_000), Range(4_000_000, 4_000_000, 4_000_000)
     late = Range(8_000_000, 8_000_000, 8_000_000)
     estimate = Estimate(step=fast, waiting=late, overlapped=overlapped)

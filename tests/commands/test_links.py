@@ -6,11 +6,11 @@ import pytest
 
 from gapless.commands import main
 from gapless.commands._fit import Fit
-from gapless.model.programme import Gpu, Programme
+from gapless.model.programme import GpuRates, Programme
 
 
 def test_what_the_user_says_stands_for_the_data_sheet() -> None:
-    sheet = Programme(gpu=Gpu(name="NVIDIA A40", link=56.0, pcie=32.0))
+    sheet = Programme(gpu=GpuRates(name="NVIDIA A40", link=56.0, pcie=32.0))
     assert Fit().with_links(sheet) == sheet
     said = Fit(link=300.0, network=12.5).with_links(sheet)
     assert (said.gpu.link, said.link, said.network) == (300.0, 300.0, 12.5)

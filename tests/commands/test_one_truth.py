@@ -14,7 +14,7 @@ import gapless
 from gapless.analyze import report
 from gapless.analyze.session_report import with_loaders
 from gapless.model import Finding, Frequency, Report, SourceLine, StepSummary, Verdict
-from gapless.model.estimate import Count, Estimate, Range, Throughput
+from gapless.model.estimate import Count, Estimate, Range, StepThroughput
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Prediction, Setting
 from gapless.render import renderer
@@ -115,7 +115,7 @@ class TestItFindsWhatIsWrong:
             line=SourceLine("train.py", 7, "main", "loss.item()"),
             remedy="read it later",
         )
-        estimate = Estimate(gpu="NVIDIA A100", step=step, throughput=Throughput(samples=Count(number=8)))
+        estimate = Estimate(gpu="NVIDIA A100", step=step, throughput=StepThroughput(samples=Count(number=8)))
         steps = StepSummary(seen=12, steady=10, waits_per_step=2.0, least=2, most=2)
         return with_loaders(
             Report(verdict=Verdict(sentence=""), steps=steps, estimate=estimate, findings=(wait,)), [late]

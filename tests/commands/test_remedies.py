@@ -13,7 +13,7 @@ from gapless.analyze.remedies import calculate_attempts, candidates
 from gapless.commands._find import describe_attempt
 from gapless.commands._remedies import half_batch
 from gapless.memory.recorder import Recorder
-from gapless.model import Ending, Environment, Mark, Session
+from gapless.model import Ending, Environment, Session, StepMark
 from gapless.model.attempt import Attempt
 from gapless.model.programme import Entry, Programme
 from gapless.model.source import SourceLine
@@ -61,7 +61,7 @@ def lacking(limit: int = 100) -> Session:
         msgspec.structs.replace(place, module=f"layers[{at}].mlp" if place.kind == "activation" else "")
         for at, place in enumerate(run.places)
     )
-    marks = tuple(Mark(kind="optimizer", tick=n, time=float(n), name="AdamW.step") for n in range(3))
+    marks = tuple(StepMark(kind="optimizer", tick=n, time=float(n), name="AdamW.step") for n in range(3))
     return Session(
         script=("train.py",),
         environment=Environment(device="Tesla T4", emulated=True),
@@ -143,7 +143,7 @@ def growing(how: str = "enough-steps") -> Session:
         memory.step()
     run = memory.run(origin="emulated", gpu="Tesla T4", limit=100 * MIB, total_memory=612 * MIB)
     session = lacking()
-    marks = tuple(Mark(kind="optimizer", tick=n, time=float(n), name="AdamW.step") for n in range(10))
+    marks = tuple(StepMark(kind="optimizer", tick=n, time=float(n), name="AdamW.step") for n in range(10))
     return msgspec.structs.replace(session, memory=(run,), marks=marks, ending=Ending(how=how))  # type: ignore[arg-type]
 
 

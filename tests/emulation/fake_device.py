@@ -11,7 +11,7 @@ import torch
 from gapless.emulation import cuda_api
 from gapless.emulation.graphs.state import Graphs
 from gapless.emulation.races.checker import Checker
-from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.recording.recorder import WaitRecorder
 from gapless.emulation.support.patches import Patches
 from gapless.model import gpus
 
@@ -30,7 +30,7 @@ class FakeDevice:
         self.notes: list[str] = []
         self.now = 0.0
         self.races = Checker({})
-        self.recorder = Recorder()
+        self.recorder = WaitRecorder()
         self.graphs = Graphs(self)
         self._placed: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._current = threading.local()

@@ -15,7 +15,7 @@ from gapless.emulation.core import forward_calls
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory import requests
 from gapless.emulation.recording import strands
-from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.recording.recorder import WaitRecorder
 from gapless.emulation.support import later, stacks
 from gapless.model import Ending, Environment, Session
 from gapless.model.session import decode, encode
@@ -33,7 +33,7 @@ def record_steps(steps, most_ticks=later.MAX_TICKS, most_events=later.MAX_EVENTS
         patch.setattr(later, "MAX_EVENTS", most_events)
         # Not those of the test runner, whose sources take long to read.
         patch.setattr(stacks, "capture", lambda depth=1: CAPTURE(depth + 1)[:4])
-        recorder = Recorder()
+        recorder = WaitRecorder()
         for step in steps:
             for place, times in step:
                 for _ in range(times):

@@ -16,7 +16,7 @@ from lifetimes import KINDS, Made, Plain, batch, network, train
 from torch import nn
 
 import gapless
-from gapless.capture.profiling_steps import StepMarks
+from gapless.capture.profiling_steps import StepMarkHooks
 from gapless.emulation.compiled.signatures import Rebuilder
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import reports_storage_ends
@@ -37,7 +37,7 @@ def all_streams() -> Iterator[None]:
 
 @contextmanager
 def marked() -> Iterator[None]:
-    marks = StepMarks(lambda mark: None)
+    marks = StepMarkHooks(lambda mark: None)
     marks.start()
     yield
     marks.stop()

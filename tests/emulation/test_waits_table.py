@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gapless.emulation.waits.predicates import PREDICATES, Call
-from gapless.emulation.waits.table import COLUMNS, PATH, Row, parse, waits_table
+from gapless.emulation.waits.table import COLUMNS, PATH, WaitCondition, parse, waits_table
 from gapless.torch_internals import VERSION
 
 aten = torch.ops.aten
@@ -352,7 +352,7 @@ def test_every_predicate_has_a_call_that_fires_and_one_that_does_not() -> None:
     assert {name for name in incomplete if "before-torch" not in name} == set()
 
 
-def _rows_of(func: Any) -> tuple[Row, ...]:
+def _rows_of(func: Any) -> tuple[WaitCondition, ...]:
     if hasattr(func, "_schema"):
         return waits_table().for_op(func._schema.name, func._schema.overload_name)
     if isinstance(func, Node):
@@ -366,7 +366,7 @@ def test_every_predicate_is_used_and_documented() -> None:
 
 
 @pytest.mark.parametrize("row", waits_table().rows, ids=lambda row: f"{row.name}-{row.when}-{row.mechanism}")
-def test_a_row_is_about_something_that_exists(row: Row) -> None:
+def test_a_row_is_about_something_that_exists(row: WaitCondition) -> None:
     if row.scope == "op":
         base, _, overload = row.name.removeprefix("aten::").partition(".")
         packet = getattr(aten, base, None)
@@ -460,7 +460,7 @@ def test_malformed_rows_are_named(text: str, message: str) -> None:
 def test_a_good_row_is_read() -> None:
     only = parse(f"# a comment\n{HEADER}\n\n{GOOD}\n").rows
     assert only == (
-        Row(
+        WaitCondition(
             "op",
             "aten::nonzero",
             "on-device",

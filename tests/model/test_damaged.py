@@ -25,7 +25,7 @@ from gapless.model import loading, memory, profile, session
 from gapless.model._disk import CHANGED_NOTE
 from gapless.model._sound import MAX_NUMBER, find_problem
 from gapless.model.profile import Collectives, MemoryUse, Price, Prices, Profile, Steps
-from gapless.model.programme import Entry, Gpu
+from gapless.model.programme import Entry, GpuRates
 from gapless.render import formats
 from gapless.replay.model import ReplayRefusal
 
@@ -178,7 +178,7 @@ class TestSessions:
 
 def test_times_that_overflow_are_refused():
     endless = TimedEntry(Entry(), device=1 << 59)
-    refusal = run_and_model([[endless]] * 3, Gpu(), USUAL)
+    refusal = run_and_model([[endless]] * 3, GpuRates(), USUAL)
     assert isinstance(refusal, ReplayRefusal)
     assert "longer than any run" in refusal.reason
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.errors import UnreadableInput
-from gapless.model import Ending, Environment, Event, Mark, Session, Site, SourceLine
+from gapless.model import Ending, Environment, Event, Session, Site, SourceLine, StepMark
 from gapless.model.session import SAVED, decode, encode, load, save
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -29,7 +29,7 @@ sites = st.builds(
     forward=stacks,
 )
 marks = st.builds(
-    Mark,
+    StepMark,
     kind=st.sampled_from(["optimizer", "profiler", "user", "backward", "batch"]),
     tick=numbers,
     time=times,
@@ -77,7 +77,7 @@ SMALL = Session(
         Site(operator="p", mechanism="read", stack=(C, A, B), forward=(A, B)),
     ),
     events=(Event(site=1, tick=3),),
-    marks=(Mark(kind="user", tick=0, time=1.0, stack=(A, B)),),
+    marks=(StepMark(kind="user", tick=0, time=1.0, stack=(A, B)),),
 )
 
 

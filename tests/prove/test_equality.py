@@ -9,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapless.prove.equality import Comparison
+from gapless.prove.equality import ResultComparison
 
 FLOATS = st.floats(-1e4, 1e4, width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0])
 TYPES = st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16])
 
 
 def differs(old, new, **more) -> bool:
-    comparison = Comparison(**more)
+    comparison = ResultComparison(**more)
     comparison.compare_values("output", old, new)
     return bool(comparison.differences)
 
@@ -49,7 +49,7 @@ def test_the_largest_difference_is_named(place, far):
     new = old.clone()
     new.view(-1)[place] = far
     new.view(-1)[(place + 1) % 8] = far / 2
-    comparison = Comparison()
+    comparison = ResultComparison()
     comparison.compare_values("output", old, new)
     (difference,) = comparison.differences
     assert difference.at == divmod(place, 4)
@@ -139,7 +139,7 @@ class TestRounding:
 
 
 def test_what_cannot_be_compared_is_told():
-    comparison = Comparison()
+    comparison = ResultComparison()
     comparison.compare_values("output", object(), object())
     assert comparison.differences == []
     assert comparison.notes == ["output is not compared (object)"]

@@ -12,8 +12,8 @@ from gapless.analyze import report
 from gapless.model import Finding, Frequency, SourceLine
 from gapless.model.estimate import Range
 from gapless.model.proof import (
+    CallCost,
     CaseResult,
-    Cost,
     Difference,
     Duration,
     Interval,
@@ -64,7 +64,7 @@ def finding(line: int, backward: bool = False) -> Finding:
 
 
 COSTS = (
-    Cost(
+    CallCost(
         waits=2,
         first=3,
         operators=9,
@@ -72,7 +72,7 @@ COSTS = (
         findings=(finding(9), finding(9, backward=True)),
         estimate=Range(160_000, 210_000, 300_000),
     ),
-    Cost(waits=0, first=0, operators=11, peak=7688, estimate=Range(70_000, 90_000, 120_000)),
+    CallCost(waits=0, first=0, operators=11, peak=7688, estimate=Range(70_000, 90_000, 120_000)),
 )
 SAME = (
     CaseResult(name="as given", outcome="same"),

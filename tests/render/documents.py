@@ -9,11 +9,11 @@ from remembering import diagnosed, remembered, trained
 from render.reports import hostile, of_profile
 
 from gapless.analyze import report
-from gapless.analyze.compare import Subject, compare_profiles, compare_reports
+from gapless.analyze.compare import ComparisonSide, compare_profiles, compare_reports
 from gapless.analyze.compare.recordings import compare_memory
 from gapless.memory.compare import compare_runs
 from gapless.model import Report
-from gapless.model.proof import CaseResult, Cost, Difference, Proof
+from gapless.model.proof import CallCost, CaseResult, Difference, Proof
 
 KINDS = ("session", "profile", "memory", "loader", "profiles", "sessions", "memories", "proof")
 
@@ -24,8 +24,8 @@ def document(kind: str, name: str = "train") -> Report:
 
 
 def _profiles(name: str) -> Report:
-    before = Subject(f"{name}.json", slow(), SLOW_FINDINGS)
-    return report(compare_profiles(before, Subject("fast.json", fast(), FAST_FINDINGS)))
+    before = ComparisonSide(f"{name}.json", slow(), SLOW_FINDINGS)
+    return report(compare_profiles(before, ComparisonSide("fast.json", fast(), FAST_FINDINGS)))
 
 
 def _sessions(name: str) -> Report:
@@ -46,7 +46,7 @@ def _proof(name: str) -> Report:
         CaseResult(name=name, outcome="differs", differences=(difference,) * 5),
         CaseResult(name=f"{name} again", outcome="both raise", why=name),
     )
-    cost = Cost(waits=2, first=3, operators=9, peak=7688, findings=hostile(name).findings)
+    cost = CallCost(waits=2, first=3, operators=9, peak=7688, findings=hostile(name).findings)
     proof = Proof(
         verdict=f"Not the same: {name}",
         same=False,

@@ -23,7 +23,7 @@ from gapless.model.loading import Diagnosis, Prediction, Setting
 from gapless.model.loading import save as save_loader
 from gapless.model.loading_mistakes import Mistake, Verification
 from gapless.model.profile import encode as encode_profiles
-from gapless.model.proof import Cost, Proof
+from gapless.model.proof import CallCost, Proof
 from gapless.model.session import encode as encode_session
 from gapless.render import Style, _schema, renderer
 
@@ -85,7 +85,7 @@ def test_what_commands_write_fits(kind, words, capsys, monkeypatch) -> None:
 
 
 def test_a_proof_fits() -> None:
-    cost = Cost(waits=1.0, first=2, operators=3, peak=4, estimate=Range(1, 2, 3))
+    cost = CallCost(waits=1.0, first=2, operators=3, peak=4, estimate=Range(1, 2, 3))
     proof = Proof(verdict="the same", same=True, before="a", after="b", cases=(), costs=(cost, cost))
     assert_fits("report", renderer("json")(report(proof), STYLE))
 

@@ -10,7 +10,7 @@ from gapless.model import Hit
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Demand, Diagnosis, Fetch, Machine, Prediction, Setting, Transfer
-from gapless.model.loading_feed import Around, Begin, Column, Padding
+from gapless.model.loading_feed import Around, BatchTensor, Begin, Padding
 from gapless.rules import rule
 
 MS = 1_000_000
@@ -26,8 +26,8 @@ PADDED = Padding(
     fixed=0.04,
     inside=True,
 )
-IMAGES = Column(name="image", kind="float32", bytes=8_000_000, least=2_000_000, to="uint8")
-LABELS = Column(name="label", kind="int64", bytes=512, least=512)
+IMAGES = BatchTensor(name="image", kind="float32", bytes=8_000_000, least=2_000_000, to="uint8")
+LABELS = BatchTensor(name="label", kind="int64", bytes=512, least=512)
 
 
 def hits(code: str, use: LoaderUse) -> list[Hit]:
@@ -92,7 +92,7 @@ class TestBytes:
         assert hit.bytes == 8_000_512
 
     def test_silent_where_it_is_little_of_the_batch_or_of_the_step(self):
-        raw = Column(name="raw", kind="uint8", bytes=40_000_000, least=40_000_000)
+        raw = BatchTensor(name="raw", kind="uint8", bytes=40_000_000, least=40_000_000)
         assert not hits("GAP306", fed(columns=(IMAGES, raw)))
         assert not hits("GAP306", fed(100, columns=(IMAGES,)))
         assert hits("GAP306", fed(20, columns=(IMAGES,)))

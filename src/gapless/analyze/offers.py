@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gapless.analyze.memory_report import lasts
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.errors import UsageError
 from gapless.model import Session
 from gapless.model.estimate import Estimate, Range
@@ -29,7 +29,7 @@ _SAMPLES_PRICED = 1e6
 
 
 def offers(
-    session: Session, steps: Steps, estimate: Estimate | None, memory: Sequence[MemoryReport]
+    session: Session, steps: RunSteps, estimate: Estimate | None, memory: Sequence[MemoryReport]
 ) -> tuple[Offer, ...]:
     """Return an offer for each GPU in `session.wanted`, in that order, the emulated one among them."""
     wanted = session.wanted
@@ -44,7 +44,7 @@ def offers(
 def _offer(
     card: Card,
     session: Session,
-    steps: Steps,
+    steps: RunSteps,
     estimate: Estimate | None,
     memory: Sequence[MemoryReport],
 ) -> Offer:
@@ -101,7 +101,7 @@ def with_workspaces(run: MemoryRun, recorded_on: str, card: Card) -> MemoryRun:
     return msgspec.structs.replace(run, size=sizes, gpu=card.name)
 
 
-def _estimate_on(card: Card, session: Session, steps: Steps) -> Estimate | None:
+def _estimate_on(card: Card, session: Session, steps: RunSteps) -> Estimate | None:
     """Estimate the session's program on `card` from its data sheet; None if it recorded no program."""
     programme = session.programme
     if programme is None:

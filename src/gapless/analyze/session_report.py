@@ -31,7 +31,7 @@ from gapless.analyze.run.later import remark as later_remark
 from gapless.analyze.run.loop import ReadSource, training_loops
 from gapless.analyze.run.merge import callers, merge_groups, spots
 from gapless.analyze.run.phases import Phases, sum_phases
-from gapless.analyze.run.steps import Steps, find_steps
+from gapless.analyze.run.steps import RunSteps, find_steps
 from gapless.analyze.tables.session_tables import tables
 from gapless.analyze.verdicts.search import with_search
 from gapless.analyze.verdicts.session_verdict import verdict
@@ -106,7 +106,7 @@ def report(
     return with_loaders(draft, session.loaders, session.memory)
 
 
-def _with_steps(session: Session, steps: Steps) -> Session:
+def _with_steps(session: Session, steps: RunSteps) -> Session:
     """Return `session` with the events that count, assigned to `steps`."""
     session = with_late_sites(session, steps)
     session = msgspec.structs.replace(session, events=steps.assign_ticks(session.events, session.strands))
@@ -115,7 +115,7 @@ def _with_steps(session: Session, steps: Steps) -> Session:
     return msgspec.structs.replace(session, events=select_events(session, steps))
 
 
-def _notes(session: Session, recorded: Session, steps: Steps) -> Iterator[str]:
+def _notes(session: Session, recorded: Session, steps: RunSteps) -> Iterator[str]:
     """Yield the notes of `session`, which was `recorded` before its events were assigned to `steps`."""
     yield from session.notes
     if session.switch is not None:
@@ -137,7 +137,7 @@ def _replay_memory(session: Session, drawn: bool, read: ReadSource) -> tuple[Mem
     )
 
 
-def _planned_steps(session: Session, steps: Steps) -> Planned:
+def _planned_steps(session: Session, steps: RunSteps) -> Planned:
     """Return how many steps the run has: the steps seen, if it ended by itself."""
     if not session.ending.is_own:
         return session.planned
@@ -145,7 +145,7 @@ def _planned_steps(session: Session, steps: Steps) -> Planned:
     return Planned(steps=steps.seen + later)
 
 
-def _readiness(session: Session, steps: Steps) -> Readiness | None:
+def _readiness(session: Session, steps: RunSteps) -> Readiness | None:
     """Return what of a step CUDA graphs could hold, if the session recorded lines for that."""
     if session.programme is None or not session.programme.lines:  # --graphs records them
         return None
@@ -175,7 +175,7 @@ def with_loaders(report: Report, uses: Sequence[LoaderUse], runs: Sequence[Memor
 
 
 def _estimate_prices(
-    session: Session, steps: Steps, groups: Sequence[Group], findings: list[Finding]
+    session: Session, steps: RunSteps, groups: Sequence[Group], findings: list[Finding]
 ) -> tuple[Estimate | None, list[Finding]]:
     """Return the estimate, if there is one, and `findings` with the prices of training steps."""
     if session.programme is None:
@@ -196,7 +196,7 @@ def _estimate_prices(
     ]
 
 
-def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
+def summarize(groups: Sequence[Group], steps: RunSteps) -> StepSummary:
     """Return waits per steady training step; those of evaluation and set-up do not count."""
     if not steps.seen:
         return StepSummary()
@@ -212,7 +212,7 @@ def summarize(groups: Sequence[Group], steps: Steps) -> StepSummary:
     )
 
 
-def _side_by_side(groups: Sequence[Group], steps: Steps) -> tuple[float, ...]:
+def _side_by_side(groups: Sequence[Group], steps: RunSteps) -> tuple[float, ...]:
     """Return waits per steady step of each training thread; empty if there is one thread."""
     if not steps.strands:
         return ()
@@ -234,7 +234,7 @@ def _fallback_notes(sites: Sequence[Site], session: Session) -> Iterator[str]:
             return
 
 
-def _make_finding(group: Group, session: Session, steps: Steps, read: ReadSource) -> Finding:
+def _make_finding(group: Group, session: Session, steps: RunSteps, read: ReadSource) -> Finding:
     """Return the finding of a group of waits, with its frequency, spots and callers."""
     timing = frequency(group, steps)
     sites = [session.sites[number] for number in group.by_site]
@@ -254,7 +254,7 @@ def _make_finding(group: Group, session: Session, steps: Steps, read: ReadSource
     return msgspec.structs.replace(result, spots=spots(group, steps), callers=ways)
 
 
-def _remarks(steps: Steps, cut: float) -> tuple[str, ...]:
+def _remarks(steps: RunSteps, cut: float) -> tuple[str, ...]:
     """Return notes on how reliable the steps are: why the run was cut, and what ends a step."""
     if cut:
         return (

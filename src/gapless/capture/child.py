@@ -13,7 +13,7 @@ from typing import Any
 from gapless import torch_internals
 from gapless.capture import hard_exit
 from gapless.capture.children import (
-    Plan,
+    ChildPlan,
     ending_of,
     lost_connection,
     mark_stopped,
@@ -25,7 +25,7 @@ from gapless.capture.signals import TERMINATED, raise_on_signals
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher, comes_from_stopping, hide_in_threads
 from gapless.emulation.distributed.world import World
 from gapless.emulation.emulator import Emulator, current
-from gapless.model import Ending, Mark, Session
+from gapless.model import Ending, Session, StepMark
 
 
 class Leave(EnoughSteps, SystemExit):
@@ -42,7 +42,7 @@ class ChildWatcher(Watcher):
 class Child:
     """The capture in this process, from now until it ends."""
 
-    def __init__(self, plan: Plan, watcher: ChildWatcher) -> None:
+    def __init__(self, plan: ChildPlan, watcher: ChildWatcher) -> None:
         self.plan = plan
         self.watcher = watcher
         self.stopper = Stopper(watcher)
@@ -85,7 +85,7 @@ class Child:
         self._leave_workers_alone()
         self._save_when_ended()
 
-    def _mark(self, mark: Mark) -> None:
+    def _mark(self, mark: StepMark) -> None:
         try:
             self.stopper(mark)
         except EnoughSteps:
@@ -135,7 +135,7 @@ class Child:
         setattr(*torch_internals.place("worker_loop"), _worker_loop)
 
 
-def _simulated_world(plan: Plan) -> World | None:
+def _simulated_world(plan: ChildPlan) -> World | None:
     """Return the ranks that are simulated besides this process, if any."""
     if plan.world_size is None:
         return None

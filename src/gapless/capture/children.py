@@ -47,7 +47,7 @@ MAX_SECONDS_TO_END = 5.0
 """Seconds that children still running at the script's end get to finish."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ChildPlan(msgspec.Struct, frozen=True):
     """The instructions for a child process, passed on in its environment.
 
     `start` names the function ``module:function`` that begins the capture there once torch is imported; it
@@ -98,7 +98,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def environment_for_children(plan: Plan) -> Iterator[Path]:
+def environment_for_children(plan: ChildPlan) -> Iterator[Path]:
     """Make processes started in this block follow `plan`; yields the folder for their sessions.
 
     The folder and the two environment variables are removed after the block.
@@ -227,13 +227,13 @@ def _relative(where: str) -> str:
 # -- in a child ------------------------------------------------------------------------------------
 
 
-def plan_for_this_process() -> Plan | None:
+def plan_for_this_process() -> ChildPlan | None:
     """Return the plan that the parent left for this process, if any."""
     encoded_plan = os.environ.get(VARIABLE)
     if not encoded_plan:
         return None
     try:
-        return msgspec.json.decode(encoded_plan, type=Plan)
+        return msgspec.json.decode(encoded_plan, type=ChildPlan)
     except msgspec.DecodeError:
         return None
 

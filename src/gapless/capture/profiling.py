@@ -21,11 +21,11 @@ import torch.profiler
 from gapless._version import __version__
 from gapless.capture.memory_history import memory_snapshot
 from gapless.capture.profiling_others import DisabledProfilers
-from gapless.capture.profiling_steps import StepMarks
+from gapless.capture.profiling_steps import StepMarkHooks
 from gapless.errors import UnreadableInput, UsageError
 from gapless.files.input import read_beginning
 from gapless.files.output import write_whole, writing_file
-from gapless.model import Ending, Environment, Mark, Session
+from gapless.model import Ending, Environment, Session, StepMark
 from gapless.model.wording import count
 from gapless.torch_internals import ProfilerConfig, profiler_enabled
 
@@ -59,7 +59,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Machine:
+class ProfiledDevice:
     """The device to profile and the profiler's activities."""
 
     device: str
@@ -68,7 +68,7 @@ class Machine:
     history: Callable[..., Any] = memory_snapshot
 
 
-def machine(instead: str = "gapless check SCRIPT") -> Machine:
+def machine(instead: str = "gapless check SCRIPT") -> ProfiledDevice:
     """Return this machine's GPU; without one the error suggests to run `instead`.
 
     Raises:
@@ -86,7 +86,7 @@ def machine(instead: str = "gapless check SCRIPT") -> Machine:
             "this build of PyTorch cannot record GPU activity: it lacks CUPTI (or roctracer);\ninstall one "
             f"of PyTorch's official builds, or run {instead}"
         )
-    return Machine(torch.cuda.get_device_name(), (torch.profiler.ProfilerActivity.CPU, device))
+    return ProfiledDevice(torch.cuda.get_device_name(), (torch.profiler.ProfilerActivity.CPU, device))
 
 
 @dataclass(frozen=True)
@@ -200,9 +200,9 @@ class Profiling:
     def __init__(
         self,
         recipe: Recipe,
-        machine: Machine,
-        ends_step: Callable[[Mark], bool],
-        on_mark: Callable[[Mark], object] = lambda mark: None,
+        machine: ProfiledDevice,
+        ends_step: Callable[[StepMark], bool],
+        on_mark: Callable[[StepMark], object] = lambda mark: None,
     ) -> None:
         self.recipe = recipe
         self.machine = machine
@@ -212,7 +212,7 @@ class Profiling:
         self.steps = 0
         self._ends_step = ends_step
         self._on_mark = on_mark
-        self._marks = StepMarks(self._handle_mark)
+        self._marks = StepMarkHooks(self._handle_mark)
         self._others = DisabledProfilers(lambda: self._marks.mark("profiler", "profiler.step"))
         self._phases = _phases(recipe)
         self._profiler: Any = None
@@ -301,7 +301,7 @@ class Profiling:
 
     # Steps ----------------------------------------------------------------------------------------------
 
-    def _handle_mark(self, mark: Mark) -> None:
+    def _handle_mark(self, mark: StepMark) -> None:
         if self._on and self._ends_step(mark):
             self.steps += 1
             self._advance()

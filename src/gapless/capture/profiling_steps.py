@@ -16,13 +16,13 @@ from gapless import torch_internals
 from gapless.emulation import emulator
 from gapless.emulation.recording.strands import Strand
 from gapless.emulation.support.patches import Patches
-from gapless.model import Mark
+from gapless.model import StepMark
 from gapless.torch_internals import disable_dynamo
 
 Kind = Literal["optimizer", "profiler", "user"]
 
 
-class StepMarks:
+class StepMarkHooks:
     """Calls ``on_mark(mark)`` for optimizer steps and `gapless.step()`, from `start` to `stop`.
 
     Only the thread that marked first counts: a profiler records the thread that starts it. Optimizers that
@@ -31,7 +31,7 @@ class StepMarks:
     """
 
     def __init__(
-        self, on_mark: Callable[[Mark], object], clock: Callable[[], float] = time.perf_counter
+        self, on_mark: Callable[[StepMark], object], clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._on_mark = on_mark
         self._clock = clock
@@ -81,7 +81,7 @@ class StepMarks:
         self._tell(kind, name)
 
     def _tell(self, kind: Literal[Kind, "along"], name: str) -> None:
-        self._on_mark(Mark(kind=kind, tick=self.tick, time=self._clock() - self._began, name=name))
+        self._on_mark(StepMark(kind=kind, tick=self.tick, time=self._clock() - self._began, name=name))
 
     def _step(self, name: str) -> None:
         """Handle a step of the optimizer `name`: it ends an iteration, or belongs to one."""

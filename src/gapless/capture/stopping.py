@@ -12,7 +12,7 @@ from threading import Lock
 from types import FrameType
 from typing import Any
 
-from gapless.model import Mark, Recurrence
+from gapless.model import Recurrence, StepMark
 from gapless.model.planned import Planned
 
 MAX_STOP_REQUESTS = 5
@@ -29,7 +29,7 @@ class EnoughSteps(BaseException):
 class Watcher:
     """Follows a script's steps and says when they are enough; this base class never does."""
 
-    def enough(self, mark: Mark) -> bool:
+    def enough(self, mark: StepMark) -> bool:
         """Whether to stop the script at `mark`."""
         return False
 
@@ -66,7 +66,7 @@ class Stopper:
         """Whether the script, or one of its threads, went on despite every request."""
         return max(self._request_counts.values(), default=0) > MAX_STOP_REQUESTS
 
-    def __call__(self, mark: Mark) -> None:
+    def __call__(self, mark: StepMark) -> None:
         if os.getpid() != self.pid:
             return  # a forked child is the script's own affair
         with self._lock:

@@ -15,7 +15,7 @@ from gapless.analyze.run.enough import Enough
 from gapless.analyze.run.inference import ITERATION, TRAINING_STEP, may_train, noun_of
 from gapless.analyze.run.planned import Planner
 from gapless.analyze.run.turns import tally
-from gapless.capture.children import Plan
+from gapless.capture.children import ChildPlan
 from gapless.capture.finishing import Abandoned, Finishing
 from gapless.capture.stopping import Watcher, variables
 from gapless.commands import _gate, _host, _output, _ranks
@@ -26,7 +26,7 @@ from gapless.commands._loaders import Loaders
 from gapless.commands._progress import Progress
 from gapless.errors import EXIT_FINDINGS, GaplessError, UnreadableInput
 from gapless.files.output import is_stream
-from gapless.model import Mark, Recurrence, Report, Session
+from gapless.model import Recurrence, Report, Session, StepMark
 from gapless.model.assumption import Switch
 from gapless.model.offer import Wanted
 from gapless.model.planned import Planned
@@ -46,7 +46,7 @@ class CheckOptions:
     `dry` is None if the run decides whether to compute values; `world` describes the simulated ranks, if any.
     """
 
-    plan: Plan
+    plan: ChildPlan
     world: World | None
     dry: bool | None
     max_waits: float | None
@@ -101,7 +101,7 @@ class CheckWatcher(Watcher):
         if plan.loader and "torch" in sys.modules:
             self.loaders = Loaders(plan.loader, self.progress.loader)
 
-    def enough(self, mark: Mark) -> bool:
+    def enough(self, mark: StepMark) -> bool:
         self.tally.add(mark)
         if mark.kind == "along":
             return False

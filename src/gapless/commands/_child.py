@@ -8,11 +8,11 @@ from gapless.analyze import WARM_UP, report
 from gapless.analyze.run.inference import may_train
 from gapless.analyze.run.turns import are_in_turn, tally
 from gapless.capture.child import Child, ChildWatcher
-from gapless.capture.children import Plan
+from gapless.capture.children import ChildPlan
 from gapless.commands import _ranks
 from gapless.commands._compiled import with_compiled
 from gapless.commands._loaders import Loaders
-from gapless.model import Mark, Session
+from gapless.model import Session, StepMark
 
 if TYPE_CHECKING:
     from gapless.emulation.emulator import Emulator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 START = f"{__name__}:start"
 
 
-def start(plan: Plan) -> None:
+def start(plan: ChildPlan) -> None:
     """Emulate the device in this process until enough steps were made."""
     child = Child(plan, ChildStepWatcher(plan))
     child.emulator.in_turn = are_in_turn
@@ -30,12 +30,12 @@ def start(plan: Plan) -> None:
 class ChildStepWatcher(ChildWatcher):
     """Counts a child's steps; the first rank also measures loaders and compiled code."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ChildPlan) -> None:
         self._plan = plan
         self._tally = tally()
         self._loaders = Loaders(plan.loader, lambda where, budget: None) if plan.loader else None
 
-    def enough(self, mark: Mark) -> bool:
+    def enough(self, mark: StepMark) -> bool:
         self._tally.add(mark)
         if mark.kind == "along":
             return False

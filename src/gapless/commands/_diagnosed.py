@@ -32,7 +32,7 @@ def load_any_diagnosis(path: str) -> Diagnosis:
     )
 
 
-class _Document(msgspec.Struct):
+class _LoaderReport(msgspec.Struct):
     """The part of ``gapless loader -f json`` that is read back."""
 
     loader: Diagnosis | None = None
@@ -40,7 +40,7 @@ class _Document(msgspec.Struct):
 
 def _of_report(path: str) -> Diagnosis:
     try:
-        saved = msgspec.json.decode(read_whole(path), type=_Document).loader
+        saved = msgspec.json.decode(read_whole(path), type=_LoaderReport).loader
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableInput(f"{path} is a damaged report: {error}") from None
     if saved is None:

@@ -35,12 +35,12 @@ def search_argument(text: str, again: Rerun, progress: Progress) -> Session | No
     progress.announce(f"looking for the largest {wanted.name} from {wanted.least} to {wanted.most} that fits")
     try:
         with terminable():  # a run under way ends with the command
-            return Finder(wanted, again, progress)()
+            return FitSearch(wanted, again, progress)()
     except Terminated:
         return None
 
 
-class Finder:
+class FitSearch:
     """Tries values, and keeps the session of the largest that fits, or of the smallest if none does."""
 
     def __init__(self, wanted: ArgumentRange, again: Rerun, progress: Progress) -> None:

@@ -21,7 +21,7 @@ from gapless.model import Profile
 from gapless.model.profile import load, save
 
 
-class Task(msgspec.Struct, frozen=True):
+class ReadTask(msgspec.Struct, frozen=True):
     """The traces to read: `pairs` of files (times, stacks; "" if missing); the profiles go to `output`.
 
     `ranks` is their number, which a trace says only if the script made a process group; `launch` identifies
@@ -36,7 +36,7 @@ class Task(msgspec.Struct, frozen=True):
     quiet: bool = False
 
 
-def profiles_of_pairs(task: Task) -> tuple[Profile, ...]:
+def profiles_of_pairs(task: ReadTask) -> tuple[Profile, ...]:
     """Return the profiles of these traces and save them in `output`; unreadable ones are reported.
 
     Raises:
@@ -62,7 +62,7 @@ def profiles_of_pairs(task: Task) -> tuple[Profile, ...]:
     return load(task.output)
 
 
-def make_profiles(task: Task) -> None:
+def make_profiles(task: ReadTask) -> None:
     """Read the traces of `task` and save the profiles of those that could be read."""
     from gapless.commands._reading import read_profiles
 
@@ -145,4 +145,4 @@ def source_reader(folder: str) -> Callable[[str], str]:
 
 
 if __name__ == "__main__":
-    make_profiles(msgspec.json.decode(sys.stdin.buffer.read(), type=Task))
+    make_profiles(msgspec.json.decode(sys.stdin.buffer.read(), type=ReadTask))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-class Steps(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
+class StepsOption(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
     """A positive number, or ``all``."""
 
     name = "N|all"

@@ -27,7 +27,7 @@ from gapless.commands._fit import Fit, fit_options
 from gapless.commands._leaving import exit_despite_threads
 from gapless.commands._loaders import LOADER_BUDGET
 from gapless.commands._script import WORDS, ScriptCommand
-from gapless.commands._steps import Steps
+from gapless.commands._steps import StepsOption
 from gapless.errors import EXIT_FINDINGS, UsageError, require_torch
 from gapless.files.kinds import kind_of
 
@@ -42,7 +42,7 @@ _CHILD = "gapless.commands._child:start"
 @click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
 @click.option(
     "--steps",
-    type=Steps(),
+    type=StepsOption(),
     default="10",
     show_default=True,
     help=f"Stop after N steady training steps (the first {WARM_UP} do not count), or run the whole script. "
@@ -258,11 +258,11 @@ def check(module: str | None, words: tuple[str, ...], options: CheckOptions, aga
     return conclusion.status
 
 
-def _make_plan(gpu: str | None, values: dict[str, Any], memory: bool) -> children.Plan:
+def _make_plan(gpu: str | None, values: dict[str, Any], memory: bool) -> children.ChildPlan:
     """Return what this process and its children record; the options used are removed from `values`."""
     budget = values.pop("loader_budget")
     named = ("devices", "steps", "programme", "compiled", "standins", "late_copies", "graphs", "given")
-    return children.Plan(
+    return children.ChildPlan(
         start=_CHILD,
         gpu=gpu,
         memory=memory,

@@ -21,7 +21,7 @@ from gapless.prove.naming import is_target, script_words
 from gapless.render import Style
 
 if TYPE_CHECKING:
-    from gapless.analyze.compare import Subject
+    from gapless.analyze.compare import ComparisonSide
 
 Kind = Literal["trace", "session", "profile", "script", "callable"]
 
@@ -240,7 +240,7 @@ def _compare_line_reports(names: tuple[str, str], sessions: Sequence[Session]) -
     return compare_reports(before, after)
 
 
-def _load_subject(name: str, kind: Kind, quiet: bool) -> Subject:
+def _load_subject(name: str, kind: Kind, quiet: bool) -> ComparisonSide:
     from gapless.analyze.compare import subject
     from gapless.analyze.profile.profile_findings import find_in_profiles
     from gapless.model.profile import load

@@ -25,7 +25,7 @@ from gapless.commands._progress import Progress
 from gapless.commands._script import ScriptCommand
 from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError, require_torch
 from gapless.files.kinds import kind_of
-from gapless.model import Mark, Session
+from gapless.model import Session, StepMark
 from gapless.model.wording import count
 from gapless.render import together
 
@@ -202,7 +202,7 @@ class RecordingWatcher(Watcher):
         self._profiling = profiling
         self._progress = progress
 
-    def enough(self, mark: Mark) -> bool:
+    def enough(self, mark: StepMark) -> bool:
         self._progress.step(self._profiling.steps)
         return self._profiling.done
 
@@ -240,7 +240,7 @@ class ProfileConclusion:
     def _explain(self, session: Session) -> None:
         from gapless.analyze.profile.profile_report import report_runs as of_runs
         from gapless.capture.profiling import list_own_files
-        from gapless.commands._passes import Task, find_pairs, profiles_of_pairs, source_reader
+        from gapless.commands._passes import ReadTask, find_pairs, profiles_of_pairs, source_reader
         from gapless.commands.trace import MAX_PRICED_TRACES
 
         missing = self._wait_for_others()
@@ -253,7 +253,7 @@ class ProfileConclusion:
         # A rank that was not heard of may have left files of an earlier launch.
         launch = "" if missing else uuid4().hex
         profiles = profiles_of_pairs(
-            Task(
+            ReadTask(
                 pairs,
                 str(self.recipe.folder / SAVED_PROFILE),
                 _ranks.world(),

@@ -16,7 +16,7 @@ from gapless.emulation import cuda_api, standins
 from gapless.emulation.compiled import compilers
 from gapless.emulation.compiled.calls import CompiledCalls
 from gapless.emulation.core import forwards, optimizers, steps, threads
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.cuda_api import profilers, smi
 from gapless.emulation.dispatch import (
     attention,
@@ -42,7 +42,7 @@ from gapless.emulation.distributed import process_groups as distributed
 from gapless.emulation.distributed.world import World, enter, leave
 from gapless.emulation.memory.requests import MemoryRecorder, reports_storage_ends
 from gapless.emulation.recording.programme import ProgrammeRecorder
-from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.recording.recorder import WaitRecorder
 from gapless.emulation.standins import cuda_sources, extensions
 from gapless.emulation.standins.fallbacks import find_fallbacks
 from gapless.emulation.support import warning_lines
@@ -50,7 +50,7 @@ from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.triton import hooks as triton_hooks
 from gapless.errors import UsageError
-from gapless.model import Ending, Environment, Mark, Session, gpus
+from gapless.model import Ending, Environment, Session, StepMark, gpus
 from gapless.model.assumption import Switch
 from gapless.model.tally import ADVANCING, InTurn, StepTally, step_ends
 from gapless.torch_internals import (
@@ -113,7 +113,7 @@ class Emulator:
         gpu: gpus.Gpu | str | None = None,
         devices: int | None = None,
         *,
-        on_mark: Callable[[Mark], None] | None = None,
+        on_mark: Callable[[StepMark], None] | None = None,
         between_marks: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         programme: bool = False,
@@ -137,12 +137,12 @@ class Emulator:
         self._inference = inference
         self.gpu = gpus.DEFAULT if gpu is None else gpus.find(gpu) if isinstance(gpu, str) else gpu
         self.devices = devices
-        self.recorder = Recorder(clock)
+        self.recorder = WaitRecorder(clock)
         self.recorder.on_mark = on_mark
         self.recorder.between_marks = between_marks
         if programme:
             self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, graphs)
-        self.core = Core(self.gpu, devices, self.recorder, clock)
+        self.core = EmulationCore(self.gpu, devices, self.recorder, clock)
         if late_copies and dry:
             raise UsageError("a dry run has no values, so none can arrive late")
         if dry or (dry is None and not late_copies):
@@ -174,10 +174,10 @@ class Emulator:
     ) -> None:
         """Run large operators without values: from the start or, `if_slow`, once values take too long."""
         from gapless.emulation.dry.budget import Budget
-        from gapless.emulation.dry.values import Values
+        from gapless.emulation.dry.values import GuessedValues
 
         budget = Budget(self.core, on_switch) if if_slow else None
-        self.core.values = Values(self.core, dict(assume or {}), budget)
+        self.core.values = GuessedValues(self.core, dict(assume or {}), budget)
 
     def _record_memory(self) -> None:
         """Record requests for device memory.
@@ -324,16 +324,16 @@ class Emulator:
 
     def count_afresh(self) -> None:
         """Start a new, empty record."""
-        self.recorder = self.core.recorder = Recorder(self.core.clock)
+        self.recorder = self.core.recorder = WaitRecorder(self.core.clock)
         self.core.races.log.clear()
         self.core.graphs.faults.clear()
         if self.core.values is not None:
             self.core.values.reads.reset()
 
-    def record_afresh(self, on_mark: Callable[[Mark], None] | None) -> None:
+    def record_afresh(self, on_mark: Callable[[StepMark], None] | None) -> None:
         """In a forked child that may use the device, start a record of its own."""
         programme = self.recorder.programme
-        self.recorder = self.core.recorder = Recorder(self.core.clock)
+        self.recorder = self.core.recorder = WaitRecorder(self.core.clock)
         self.core.races.log.clear()
         self.core.graphs.faults.clear()
         if programme is not None:
@@ -385,7 +385,7 @@ class Emulator:
         )
 
 
-def _step_ends(marks: tuple[Mark, ...], in_turn: InTurn) -> list[int]:
+def _step_ends(marks: tuple[StepMark, ...], in_turn: InTurn) -> list[int]:
     """Return the numbers of the marks that end steps, counting from 1 the marks that advance the tick.
 
     Of several training loops side by side the first counts. Empty if only backward passes mark steps.
@@ -400,7 +400,7 @@ def _step_ends(marks: tuple[Mark, ...], in_turn: InTurn) -> list[int]:
     return [position + 1 for position in first]
 
 
-def _parents(recorder: Recorder) -> tuple[int, ...]:
+def _parents(recorder: WaitRecorder) -> tuple[int, ...]:
     """Return which strand started each strand; empty if there is only one."""
     parents = tuple(recorder.strands.parents)
     return parents if len(parents) > 1 else ()

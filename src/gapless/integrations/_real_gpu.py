@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from gapless.emulation.emulator import environment
-from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.recording.recorder import WaitRecorder
 from gapless.emulation.support.patches import Patches
 from gapless.model import Mechanism, Session
 from gapless.torch_internals import TorchDispatchMode
@@ -80,7 +80,7 @@ class RealWatch:
     """
 
     def __init__(self) -> None:
-        self._recorder = Recorder()
+        self._recorder = WaitRecorder()
         self._names = _OperatorTracker()
         self._calls = _FunctionTracker()
         self._ending = contextlib.ExitStack()
@@ -103,7 +103,7 @@ class RealWatch:
         self._ending.enter_context(self._names)
 
     def count_from_here(self) -> None:
-        self._recorder = Recorder()
+        self._recorder = WaitRecorder()
 
     def session(self) -> Session:
         recorder = self._recorder

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gapless.kernels.atomics import atomic_update
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.memory import Shape, load_block, store_block
 from gapless.kernels.nodes import Op, ValueType, parse_type
 from gapless.kernels.ramps import add_ramps, expand_ramp
@@ -15,7 +15,7 @@ from gapless.kernels.values import Descriptor, Pointer, Tensor, dtype_of, spread
 
 
 @operation("tt.addptr")
-def add_pointer(machine: Machine, op: Op) -> Pointer:
+def add_pointer(machine: KernelMachine, op: Op) -> Pointer:
     pointer, by = machine.raw(op)
     if pointer.memory is None:
         size = 8 if pointer.element.startswith("!") else dtype_of(pointer.element).itemsize
@@ -26,25 +26,25 @@ def add_pointer(machine: Machine, op: Op) -> Pointer:
 
 
 @operation("tt.int_to_ptr")
-def int_to_ptr(machine: Machine, op: Op) -> Pointer:
+def int_to_ptr(machine: KernelMachine, op: Op) -> Pointer:
     return Pointer(op.type.pointee, None, machine.get(op)[0].long())
 
 
 @operation("tt.ptr_to_int")
-def ptr_to_int(machine: Machine, op: Op) -> Tensor:
+def ptr_to_int(machine: KernelMachine, op: Op) -> Tensor:
     addresses: Tensor = machine.get(op)[0].addresses
     return addresses
 
 
 @operation("tt.load")
-def load(machine: Machine, op: Op) -> Any:
+def load(machine: KernelMachine, op: Op) -> Any:
     pointer, *rest = machine.get(op)
     mask, other = (*rest, None, None)[:2]
     return load_block(machine, pointer, mask, other, op.type.shape)
 
 
 @operation("tt.store")
-def store(machine: Machine, op: Op) -> None:
+def store(machine: KernelMachine, op: Op) -> None:
     pointer, value, *rest = machine.get(op)
     store_block(machine, pointer, value, rest[0] if rest else None, op.type.shape)
 
@@ -53,7 +53,7 @@ def store(machine: Machine, op: Op) -> None:
 
 
 @operation("tt.make_tensor_descriptor")
-def make_descriptor(machine: Machine, op: Op) -> Descriptor:
+def make_descriptor(machine: KernelMachine, op: Op) -> Descriptor:
     base, *numbers = machine.get(op)
     rank = len(numbers) // 2
     padding = float("nan") if op.attributes.get("padding", "").split(" ")[0] in ("2", "nan") else 0.0
@@ -92,7 +92,9 @@ def descriptor_pointers(descriptor: Descriptor, at: list[Tensor], shape: Shape) 
     return Pointer(descriptor.base.element, descriptor.base.memory, offset), inside
 
 
-def load_descriptor_block(machine: Machine, descriptor: Descriptor, at: list[Tensor], shape: Shape) -> Tensor:
+def load_descriptor_block(
+    machine: KernelMachine, descriptor: Descriptor, at: list[Tensor], shape: Shape
+) -> Tensor:
     """Return the whole block that begins at `at`, padded outside of the tensor."""
     pointer, inside = descriptor_pointers(descriptor, at, shape)
     fill = torch.tensor(descriptor.padding).to(dtype_of(pointer.element))
@@ -100,22 +102,22 @@ def load_descriptor_block(machine: Machine, descriptor: Descriptor, at: list[Ten
     return out.expand(-1, *shape)
 
 
-def _read_block(machine: Machine, op: Op, shape: Shape) -> Tensor:
+def _read_block(machine: KernelMachine, op: Op, shape: Shape) -> Tensor:
     descriptor, *at = machine.get(op)
     return load_descriptor_block(machine, descriptor, at, shape).reshape(-1, *op.result_types[0].shape)
 
 
 @operation("tt.descriptor_load", "tt.experimental_descriptor_load")
-def descriptor_load(machine: Machine, op: Op) -> Tensor:
+def descriptor_load(machine: KernelMachine, op: Op) -> Tensor:
     return _read_block(machine, op, block_type(op.operand_types[0]).shape)
 
 
 @operation("tt.descriptor_gather", "tt.experimental_descriptor_gather")
-def descriptor_gather(machine: Machine, op: Op) -> Tensor:
+def descriptor_gather(machine: KernelMachine, op: Op) -> Tensor:
     return _read_block(machine, op, op.result_types[0].shape)
 
 
-def _descriptor_write(machine: Machine, op: Op) -> tuple[Pointer, Tensor, Tensor, Shape]:
+def _descriptor_write(machine: KernelMachine, op: Op) -> tuple[Pointer, Tensor, Tensor, Shape]:
     """Return where to write, which elements lie in the tensor, the values, and their shape."""
     first, *rest = machine.get(op)
     value = rest[-1]
@@ -129,13 +131,13 @@ def _descriptor_write(machine: Machine, op: Op) -> tuple[Pointer, Tensor, Tensor
 
 
 @operation("tt.descriptor_store", "tt.descriptor_scatter", "tt.experimental_descriptor_store")
-def descriptor_store(machine: Machine, op: Op) -> None:
+def descriptor_store(machine: KernelMachine, op: Op) -> None:
     pointer, inside, value, shape = _descriptor_write(machine, op)
     store_block(machine, pointer, value, inside, shape)
 
 
 @operation("tt.descriptor_reduce")
-def descriptor_reduce(machine: Machine, op: Op) -> None:
+def descriptor_reduce(machine: KernelMachine, op: Op) -> None:
     pointer, inside, value, shape = _descriptor_write(machine, op)
     kind = op.text.split(",")[0].strip()
     floats = value.dtype.is_floating_point

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gapless.kernels import unsigned
-from gapless.kernels.machine import HANDLERS, Machine, operation
+from gapless.kernels.machine import HANDLERS, KernelMachine, operation
 from gapless.kernels.nodes import Op
 from gapless.kernels.ramps import Ramp, add_ramps, multiply_ramp
 from gapless.kernels.values import Pointer, Tensor, Unsupported, choose, dtype_of
@@ -153,8 +153,8 @@ _INTEGER_COMPARISONS: dict[str, Function] = {
 }
 
 
-def _make_handler(function: Function) -> Callable[[Machine, Op], Tensor]:
-    def run(machine: Machine, op: Op) -> Tensor:
+def _make_handler(function: Function) -> Callable[[KernelMachine, Op], Tensor]:
+    def run(machine: KernelMachine, op: Op) -> Tensor:
         return function(*machine.get(op))
 
     return run
@@ -166,7 +166,7 @@ HANDLERS.update(
 
 
 @operation("arith.addi", "arith.subi")
-def add(machine: Machine, op: Op) -> Any:
+def add(machine: KernelMachine, op: Op) -> Any:
     a, b = machine.raw(op)
     if type(a) is Ramp or type(b) is Ramp:
         return add_ramps(a, b, 1 if op.name == "arith.addi" else -1)
@@ -174,7 +174,7 @@ def add(machine: Machine, op: Op) -> Any:
 
 
 @operation("arith.muli")
-def multiply(machine: Machine, op: Op) -> Any:
+def multiply(machine: KernelMachine, op: Op) -> Any:
     a, b = machine.raw(op)
     if type(a) is Ramp or type(b) is Ramp:
         return multiply_ramp(a, b)
@@ -186,7 +186,7 @@ def _predicate(op: Op) -> str:
 
 
 @operation("arith.cmpi")
-def compare(machine: Machine, op: Op) -> Tensor:
+def compare(machine: KernelMachine, op: Op) -> Tensor:
     a, b = machine.get(op)
     if a.dtype is torch.bool and _predicate(op).startswith("s"):
         a, b = -a.int(), -b.int()  # one bit, signed: 0 and -1
@@ -194,7 +194,7 @@ def compare(machine: Machine, op: Op) -> Tensor:
 
 
 @operation("arith.cmpf")
-def compare_floats(machine: Machine, op: Op) -> Tensor:
+def compare_floats(machine: KernelMachine, op: Op) -> Tensor:
     a, b = machine.get(op)
     if a.dtype.itemsize == 1:
         a, b = a.float(), b.float()
@@ -202,18 +202,18 @@ def compare_floats(machine: Machine, op: Op) -> Tensor:
 
 
 @operation("arith.select")
-def select(machine: Machine, op: Op) -> Any:
+def select(machine: KernelMachine, op: Op) -> Any:
     return choose(*machine.get(op))
 
 
 @operation("math.fma")
-def fma(machine: Machine, op: Op) -> Tensor:
+def fma(machine: KernelMachine, op: Op) -> Tensor:
     a, b, c = machine.get(op)
     return a * b + c
 
 
 @operation("tt.clampf")
-def clamp(machine: Machine, op: Op) -> Tensor:
+def clamp(machine: KernelMachine, op: Op) -> Tensor:
     """Clamp; NaN gives the bound, as in `fmin` and `fmax`, unless the operation propagates NaN."""
     value, low, high = machine.get(op)
     if "propagateNan = all" in op.text:
@@ -222,20 +222,20 @@ def clamp(machine: Machine, op: Op) -> Tensor:
 
 
 @operation("arith.mulsi_extended", "arith.mului_extended")
-def long_product(machine: Machine, op: Op) -> Any:
+def long_product(machine: KernelMachine, op: Op) -> Any:
     a, b = machine.get(op)
     return [a * b, unsigned.high_half(a, b, signed=op.name == "arith.mulsi_extended")]
 
 
 @operation("arith.addui_extended")
-def long_sum(machine: Machine, op: Op) -> Any:
+def long_sum(machine: KernelMachine, op: Op) -> Any:
     a, b = machine.get(op)
     out = a + b
     return [out, unsigned.order_key(out) < unsigned.order_key(a)]
 
 
 @operation("math.ctpop", "math.ctlz", "math.cttz")
-def bits(machine: Machine, op: Op) -> Tensor:
+def bits(machine: KernelMachine, op: Op) -> Tensor:
     return count_bits(op.name, machine.get(op)[0])
 
 
@@ -250,7 +250,7 @@ def count_bits(name: str, value: Tensor) -> Tensor:
 
 
 @operation("tt.bitcast", "arith.bitcast")
-def bitcast(machine: Machine, op: Op) -> Any:
+def bitcast(machine: KernelMachine, op: Op) -> Any:
     value, kind = machine.get(op)[0], op.type
     if not isinstance(value, Pointer):
         return value.view(dtype_of(kind.element))

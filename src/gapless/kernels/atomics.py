@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.memory import Shape, count_bytes, gather_elements, split_by_storage
 from gapless.kernels.nodes import Op
 from gapless.kernels.unsigned import order_key
@@ -30,7 +30,7 @@ _SCATTER_REDUCTIONS = {"max": "amax", "min": "amin"}
 
 
 @operation("tt.atomic_rmw")
-def atomic_rmw(machine: Machine, op: Op) -> Tensor | None:
+def atomic_rmw(machine: KernelMachine, op: Op) -> Tensor | None:
     pointer, value, *rest = machine.get(op)
     kind = op.text.split(",")[0].strip()
     returns_old = bool(op.results) and op.results[0] not in op.last_uses
@@ -46,7 +46,7 @@ def atomic_rmw(machine: Machine, op: Op) -> Tensor | None:
 
 
 def atomic_update(
-    machine: Machine,
+    machine: KernelMachine,
     kind: str,
     pointer: Pointer,
     value: Tensor,
@@ -122,7 +122,7 @@ def _update_one_by_one(flat: Tensor, combine: Combine, places: Tensor, values: T
 
 
 @operation("tt.atomic_cas")
-def atomic_cas(machine: Machine, op: Op) -> Tensor:
+def atomic_cas(machine: KernelMachine, op: Op) -> Tensor:
     """Compare and swap; kernels with it run one program at a time (see `gapless.kernels.evaluate`)."""
     pointer, compared, value = machine.get(op)
     shape = op.type.shape

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gapless.kernels import unsigned
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.nodes import Op
 from gapless.kernels.ramps import Ramp
 from gapless.kernels.values import Tensor, dtype_of
@@ -18,7 +18,7 @@ def _result_dtype(op: Op) -> torch.dtype:
 
 
 @operation("arith.extf", "arith.truncf", "tt.fp_to_fp")
-def cast_float(machine: Machine, op: Op) -> Tensor:
+def cast_float(machine: KernelMachine, op: Op) -> Tensor:
     value: Tensor = machine.get(op)[0]
     dtype = _result_dtype(op)
     if "rounding = rtz" in op.text and dtype.itemsize < value.dtype.itemsize:
@@ -36,7 +36,7 @@ def _round_towards_zero(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @operation("arith.extsi", "arith.sitofp", "arith.index_cast")
-def cast_signed(machine: Machine, op: Op) -> Any:
+def cast_signed(machine: KernelMachine, op: Op) -> Any:
     value = machine.raw(op)[0]
     if type(value) is Ramp:
         dtype = _result_dtype(op)
@@ -48,25 +48,25 @@ def cast_signed(machine: Machine, op: Op) -> Any:
 
 
 @operation("arith.extui", "arith.index_castui")
-def extend_unsigned(machine: Machine, op: Op) -> Tensor:
+def extend_unsigned(machine: KernelMachine, op: Op) -> Tensor:
     return unsigned.widen(machine.get(op)[0]).to(_result_dtype(op))
 
 
 @operation("arith.uitofp")
-def unsigned_to_float(machine: Machine, op: Op) -> Tensor:
+def unsigned_to_float(machine: KernelMachine, op: Op) -> Tensor:
     value: Tensor = machine.get(op)[0]
     return (value if value.dtype is torch.bool else unsigned.to_double(value)).to(_result_dtype(op))
 
 
 @operation("arith.trunci")
-def truncate_integer(machine: Machine, op: Op) -> Tensor:
+def truncate_integer(machine: KernelMachine, op: Op) -> Tensor:
     value: Tensor = machine.get(op)[0]
     dtype = _result_dtype(op)
     return (value & 1).bool() if dtype is torch.bool else value.to(dtype)
 
 
 @operation("arith.fptosi", "arith.fptoui")
-def float_to_integer(machine: Machine, op: Op) -> Tensor:
+def float_to_integer(machine: KernelMachine, op: Op) -> Tensor:
     """Convert as the GPU does: too large values become the largest integer, NaN becomes 0."""
     return saturate(machine.get(op)[0], _result_dtype(op), op.name == "arith.fptoui")
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from gapless.kernels.machine import Machine, operation
-from gapless.kernels.nodes import Block, Op
+from gapless.kernels.machine import KernelMachine, operation
+from gapless.kernels.nodes import CodeBlock, Op
 from gapless.kernels.values import Tensor, Unsupported, choose
 from gapless.kernels.written import callee
 
 
-def run_blocks(machine: Machine, blocks: list[Block]) -> list[Any]:
+def run_blocks(machine: KernelMachine, blocks: list[CodeBlock]) -> list[Any]:
     """Run a function's blocks, with forward jumps only, and return the function's results."""
     if len(blocks) == 1:
         end = machine.block(blocks[0])
@@ -60,7 +60,9 @@ def _merge(mask: Tensor, new: list[Any], old: list[Any]) -> list[Any]:
     ]
 
 
-def _outgoing_jumps(machine: Machine, end: Op, here: Tensor) -> list[tuple[str, tuple[str, ...], Tensor]]:
+def _outgoing_jumps(
+    machine: KernelMachine, end: Op, here: Tensor
+) -> list[tuple[str, tuple[str, ...], Tensor]]:
     """Return the jumps at the end of a block: label, arguments, and the mask of programs that take it."""
     if end.name == "cf.br":
         return [(*end.targets[0], here)]
@@ -71,13 +73,13 @@ def _outgoing_jumps(machine: Machine, end: Op, here: Tensor) -> list[tuple[str, 
     return [(*target, mask) for target, mask in zip(end.targets, (yes, no), strict=True) if bool(mask.any())]
 
 
-def _sort_blocks(blocks: list[Block]) -> list[Block]:
+def _sort_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
     """Return the blocks in an order in which each comes before those it jumps to."""
     by_label = {block.label: block for block in blocks}
     visited: set[int] = set()
-    order: list[Block] = []
+    order: list[CodeBlock] = []
 
-    def visit(block: Block) -> None:
+    def visit(block: CodeBlock) -> None:
         if id(block) in visited:
             return
         visited.add(id(block))
@@ -90,7 +92,7 @@ def _sort_blocks(blocks: list[Block]) -> list[Block]:
 
 
 @operation("tt.call")
-def call_function(machine: Machine, op: Op) -> Any:
+def call_function(machine: KernelMachine, op: Op) -> Any:
     name = callee(op)
     function = machine.module.functions.get(name)
     if function is None:
@@ -106,7 +108,7 @@ def call_function(machine: Machine, op: Op) -> Any:
 
 
 @operation("scf.if")
-def run_if(machine: Machine, op: Op) -> Any:
+def run_if(machine: KernelMachine, op: Op) -> Any:
     condition = machine.values[op.operands[0]]
     if condition.shape[0] == 1:
         return _run_branch(machine, op, 0 if bool(condition) else 1)
@@ -122,7 +124,7 @@ def run_if(machine: Machine, op: Op) -> Any:
     return [choose(condition, a, b) for a, b in zip(yes, no, strict=True)]
 
 
-def _run_branch(machine: Machine, op: Op, which: int, active: Tensor | None = None) -> list[Any]:
+def _run_branch(machine: KernelMachine, op: Op, which: int, active: Tensor | None = None) -> list[Any]:
     """Run one branch for the `active` programs (None: those active already)."""
     if which >= len(op.regions):
         return []
@@ -135,12 +137,12 @@ def _run_branch(machine: Machine, op: Op, which: int, active: Tensor | None = No
 
 
 @operation("scf.execute_region")
-def run_region(machine: Machine, op: Op) -> Any:
+def run_region(machine: KernelMachine, op: Op) -> Any:
     return run_blocks(machine, op.regions[0])
 
 
 @operation("scf.for")
-def run_for(machine: Machine, op: Op) -> Any:
+def run_for(machine: KernelMachine, op: Op) -> Any:
     low, high, step, *carried = machine.raw(op)
     variable, *names = op.binds
     body = op.regions[0][0]
@@ -174,7 +176,7 @@ def _as_unsigned(value: Tensor) -> Tensor:
 
 
 @operation("scf.while")
-def run_while(machine: Machine, op: Op) -> Any:
+def run_while(machine: KernelMachine, op: Op) -> Any:
     """Run ``scf.while``: the first region decides whether to go on, the second is the body."""
     before, after = op.regions[0][0], op.regions[1][0]
     carried = machine.raw(op)

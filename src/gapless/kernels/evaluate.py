@@ -22,7 +22,7 @@ from gapless.kernels import (
     shaping,
     shared,
 )
-from gapless.kernels.machine import LaunchCost, Machine, OverBudget, prepare
+from gapless.kernels.machine import KernelMachine, LaunchCost, OverBudget, prepare
 from gapless.kernels.nodes import all_ops
 from gapless.kernels.parse import TtirError, parse
 from gapless.kernels.values import Descriptor, Heap, Pointer, StorageView, Unsupported, dtype_of
@@ -128,7 +128,7 @@ def evaluate(
         heap.add(memories.values())
         step = 1 if kernel.one_by_one else max(1, _MAX_SLICE_ELEMENTS // kernel.largest)
         for first in range(0, programs, step):
-            machine = Machine(
+            machine = KernelMachine(
                 kernel.module, (x, y, z), first, min(first + step, programs), heap, cost, budget
             )
             machine.bind(function.names, values)

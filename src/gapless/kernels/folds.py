@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.nodes import Op
 from gapless.kernels.values import Tensor, Unsupported
 
@@ -39,7 +39,7 @@ def _single_operation(op: Op) -> str:
     return ""
 
 
-def _expanded_along_axis(machine: Machine, op: Op) -> tuple[list[Tensor], int]:
+def _expanded_along_axis(machine: KernelMachine, op: Op) -> tuple[list[Tensor], int]:
     """Return the blocks with all elements along the axis, and that axis."""
     axis = op.integer("axis") + 1
     blocks = []
@@ -54,7 +54,7 @@ def _expanded_along_axis(machine: Machine, op: Op) -> tuple[list[Tensor], int]:
 
 
 @operation("tt.reduce")
-def reduce(machine: Machine, op: Op) -> Any:
+def reduce(machine: KernelMachine, op: Op) -> Any:
     blocks, axis = _expanded_along_axis(machine, op)
     single = _single_operation(op)
     if single in _REDUCTIONS and blocks[0].dtype is not torch.bool:
@@ -77,7 +77,7 @@ def reduce(machine: Machine, op: Op) -> Any:
 
 
 @operation("tt.scan")
-def scan(machine: Machine, op: Op) -> Any:
+def scan(machine: KernelMachine, op: Op) -> Any:
     blocks, axis = _expanded_along_axis(machine, op)
     backwards = "true" in op.attributes.get("reverse", "")
     if backwards:
@@ -108,7 +108,7 @@ def _scan_by_doubling(combine: Combination, blocks: list[Tensor], axis: int) -> 
     return blocks
 
 
-def _make_combine(machine: Machine, op: Op) -> Combination:
+def _make_combine(machine: KernelMachine, op: Op) -> Combination:
     region = op.regions[0]
     if len(region) != 1:
         raise Unsupported(f"{op.name} with jumps inside")
@@ -124,7 +124,7 @@ def _make_combine(machine: Machine, op: Op) -> Combination:
 
 
 @operation("tt.map_elementwise")
-def map_elementwise(machine: Machine, op: Op) -> Any:
+def map_elementwise(machine: KernelMachine, op: Op) -> Any:
     region = op.regions[0]
     if len(region) != 1 or op.integer("pack", 1) != 1 or any(inner.regions for inner in region[0].ops):
         raise Unsupported("tt.map_elementwise with jumps inside")
@@ -133,7 +133,7 @@ def map_elementwise(machine: Machine, op: Op) -> Any:
 
 
 @operation("tt.histogram")
-def histogram(machine: Machine, op: Op) -> Tensor:
+def histogram(machine: KernelMachine, op: Op) -> Tensor:
     block, *masks = machine.get(op)
     shape = op.operand_types[0].shape
     block = machine.expand_fully(block, shape).long()

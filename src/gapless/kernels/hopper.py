@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gapless.kernels.accesses import block_type, descriptor_pointers, load_descriptor_block
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.memory import scatter_elements, store_block
 from gapless.kernels.nodes import Op
 from gapless.kernels.products import matrix_product
@@ -20,7 +20,7 @@ from gapless.kernels.values import Tensor, Unsupported, expand_block, spread_ove
 
 
 @operation("ttng.async_tma_copy_global_to_local")
-def copy_in(machine: Machine, op: Op) -> None:
+def copy_in(machine: KernelMachine, op: Op) -> None:
     """Copy a block of the descriptor's tensor to shared memory: ``%desc[%x, %y] %room, %barrier,
     %predicate``."""
     descriptor, *rest = machine.get(op)
@@ -35,7 +35,7 @@ def copy_in(machine: Machine, op: Op) -> None:
 
 
 @operation("ttng.async_tma_copy_local_to_global")
-def copy_out(machine: Machine, op: Op) -> None:
+def copy_out(machine: KernelMachine, op: Op) -> None:
     descriptor, *at, room = machine.get(op)
     shape = block_type(op.operand_types[0]).shape
     pointer, inside = descriptor_pointers(descriptor, at, shape)
@@ -43,7 +43,7 @@ def copy_out(machine: Machine, op: Op) -> None:
 
 
 @operation("ttng.warp_group_dot")
-def warp_group_dot(machine: Machine, op: Op) -> Tensor:
+def warp_group_dot(machine: KernelMachine, op: Op) -> Tensor:
     """Return ``a @ b + c``, without `c` where a fourth operand is false; `b`, and possibly `a`, is in shared
     memory."""
     a, b, c, *used = machine.get(op)
@@ -58,7 +58,7 @@ def warp_group_dot(machine: Machine, op: Op) -> Tensor:
 
 
 @operation("ttng.warp_group_dot_wait")
-def wait_for_products(machine: Machine, op: Op) -> list[Any]:
+def wait_for_products(machine: KernelMachine, op: Op) -> list[Any]:
     return machine.raw(op)
 
 
@@ -67,5 +67,5 @@ def wait_for_products(machine: Machine, op: Op) -> list[Any]:
     "ttng.arrive_barrier", "ttng.async_tma_store_wait", "ttng.fence_async_shared",
     "ttng.fence_mbarrier_init_release_cluster", "ttng.async_copy_mbarrier_arrive",
 )  # fmt: skip
-def pass_barrier(machine: Machine, op: Op) -> None:
+def pass_barrier(machine: KernelMachine, op: Op) -> None:
     """Do nothing: whatever is waited for is complete."""

@@ -10,7 +10,7 @@ import torch
 
 from gapless.kernels import arithmetic, unsigned
 from gapless.kernels.casts import saturate
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.nodes import Op
 from gapless.kernels.values import Tensor, Unsupported, dtype_of
 
@@ -130,7 +130,7 @@ def _spellings(name: str) -> list[str]:
 
 
 @operation("tt.extern_elementwise")
-def call_libdevice(machine: Machine, op: Op) -> Tensor:
+def call_libdevice(machine: KernelMachine, op: Op) -> Tensor:
     if op.cached is None:
         symbol = op.word("symbol")
         kind = symbol.removeprefix("__nv_")

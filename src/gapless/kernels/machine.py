@@ -1,4 +1,4 @@
-"""`Machine`: runs the programs of a part of the grid in step, operation by operation."""
+"""`KernelMachine`: runs the programs of a part of the grid in step, operation by operation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from gapless.kernels.nodes import Block, Module, Op
+from gapless.kernels.nodes import CodeBlock, Module, Op
 from gapless.kernels.ramps import expand_ramp
 from gapless.kernels.values import Heap, Pointer, Tensor, Unsupported, spread_over_block
 
-Handler = Callable[["Machine", Op], Any]
+Handler = Callable[["KernelMachine", Op], Any]
 
 HANDLERS: dict[str, Handler] = {}
 """The function that runs each operation, by name; returns its result, or a list of several."""
@@ -69,7 +69,7 @@ class OverBudget(Exception):
         self.cost = cost
 
 
-class Machine:
+class KernelMachine:
     """Runs the programs `first` to `last` (exclusive) of `grid`.
 
     `active` is the mask of programs that run the current operation; None means all of them.
@@ -133,7 +133,7 @@ class Machine:
 
     # -- running -------------------------------------------------------------------------------------
 
-    def block(self, block: Block) -> Op:
+    def block(self, block: CodeBlock) -> Op:
         """Run a block up to its terminator, and return that operation."""
         values, cost = self.values, self.cost
         for op in block.ops:
@@ -164,7 +164,7 @@ class Machine:
         return _EMPTY_YIELD  # an empty yield is not printed
 
 
-def prepare(blocks: list[Block]) -> None:
+def prepare(blocks: list[CodeBlock]) -> None:
     """Set the handler of each operation, and after which operation a value is no longer needed.
 
     Raises:
@@ -189,7 +189,7 @@ def prepare(blocks: list[Block]) -> None:
             needed |= used
 
 
-def _used_names(region: list[Block]) -> set[str]:
+def _used_names(region: list[CodeBlock]) -> set[str]:
     used: set[str] = set()
     for block in region:
         for op in block.ops:

@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 
-from gapless.kernels.machine import Machine
+from gapless.kernels.machine import KernelMachine
 from gapless.kernels.ramps import Ramp, expand_ramp, read_windows
 from gapless.kernels.values import SAME_SIZE_INTEGERS, Pointer, StorageView, Tensor, choose, dtype_of
 
 Shape = tuple[int, ...]
 
 
-def load_block(machine: Machine, pointer: Pointer, mask: Tensor | None, other: Any, shape: Shape) -> Any:
+def load_block(
+    machine: KernelMachine, pointer: Pointer, mask: Tensor | None, other: Any, shape: Shape
+) -> Any:
     """Return the block of that shape at `pointer` where `mask` is true; `other` (or 0) elsewhere."""
     count_bytes(machine, machine.cost.read, pointer, mask, shape)
     inner = pointer.element
@@ -32,7 +34,9 @@ def load_block(machine: Machine, pointer: Pointer, mask: Tensor | None, other: A
     return Pointer(inner[len("!tt.ptr<") : -1].split(",")[0], None, out) if points else out
 
 
-def store_block(machine: Machine, pointer: Pointer, value: Any, mask: Tensor | None, shape: Shape) -> None:
+def store_block(
+    machine: KernelMachine, pointer: Pointer, value: Any, mask: Tensor | None, shape: Shape
+) -> None:
     """Write a block of that shape where `mask` is true and the program is active."""
     count_bytes(machine, machine.cost.written, pointer, mask, shape)
     if isinstance(value, Pointer):
@@ -46,7 +50,9 @@ def store_block(machine: Machine, pointer: Pointer, value: Any, mask: Tensor | N
         scatter_elements(memory, inside // value.dtype.itemsize, value, mask_there)
 
 
-def gather_elements(machine: Machine, pointer: Pointer, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+def gather_elements(
+    machine: KernelMachine, pointer: Pointer, mask: Tensor | None, dtype: torch.dtype
+) -> Tensor:
     """Return the elements at `pointer`; arbitrary ones where `mask` is false."""
     if pointer.memory is not None:
         return _take_elements(pointer.memory, pointer.at, mask, dtype)
@@ -57,7 +63,9 @@ def gather_elements(machine: Machine, pointer: Pointer, mask: Tensor | None, dty
     return out
 
 
-def split_by_storage(machine: Machine, addresses: Tensor) -> Iterator[tuple[StorageView, Tensor, Tensor]]:
+def split_by_storage(
+    machine: KernelMachine, addresses: Tensor
+) -> Iterator[tuple[StorageView, Tensor, Tensor]]:
     """Yield each storage that `addresses` lie in, the mask of those addresses, and their byte offsets.
 
     Raises:
@@ -120,7 +128,7 @@ def scatter_elements(memory: StorageView, at: Tensor, value: Tensor, mask: Tenso
 
 
 def count_bytes(
-    machine: Machine, book: dict[int, int], pointer: Pointer, mask: Tensor | None, shape: Shape
+    machine: KernelMachine, book: dict[int, int], pointer: Pointer, mask: Tensor | None, shape: Shape
 ) -> None:
     """Add the bytes that a block of that shape moves in all programs to `book`."""
     size = 8 if pointer.element.startswith("!") else dtype_of(pointer.element).itemsize

@@ -1,4 +1,4 @@
-"""The parts of TTIR: `Module`, `Function`, `Block`, `Op` and the type of a value."""
+"""The parts of TTIR: `Module`, `Function`, `CodeBlock`, `Op` and the type of a value."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Op:
     text: str = ""
     operand_types: tuple[ValueType, ...] = ()
     result_types: tuple[ValueType, ...] = ()
-    regions: list[list[Block]] = field(default_factory=list)
+    regions: list[list[CodeBlock]] = field(default_factory=list)
     binds: tuple[str, ...] = ()
     targets: tuple[tuple[str, tuple[str, ...]], ...] = ()
     last_uses: tuple[str, ...] = ()  # values that no later operation uses
@@ -88,7 +88,7 @@ class Op:
 
 
 @dataclass(slots=True)
-class Block:
+class CodeBlock:
     """Consecutive operations; `names` and `types` are those of its arguments."""
 
     label: str = ""
@@ -104,7 +104,7 @@ class Function:
     name: str
     names: tuple[str, ...]
     types: tuple[ValueType, ...]
-    blocks: list[Block]
+    blocks: list[CodeBlock]
     public: bool = True
 
 
@@ -120,7 +120,7 @@ class Module:
         return next(function for function in self.functions.values() if function.public)
 
 
-def all_ops(blocks: list[Block]) -> list[Op]:
+def all_ops(blocks: list[CodeBlock]) -> list[Op]:
     """Return all operations in `blocks`, those of inner regions included, outer ones first."""
     ops = []
     for block in blocks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from gapless.kernels.nodes import Block, Function, Module, Op, ValueType, parse_type
+from gapless.kernels.nodes import CodeBlock, Function, Module, Op, ValueType, parse_type
 
 VALUE_NAME = re.compile(r"%[\w$.\-]+(?:#\d+)?")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -31,7 +31,7 @@ def parse(text: str) -> Module:
         TtirError: it contains no kernel, or a line that cannot be parsed.
     """
     lines = [line for line in map(_clean, text.splitlines()) if line and not line.startswith("#")]
-    reader = _Reader(lines)
+    reader = _LineReader(lines)
     functions: dict[str, Function] = {}
     while (line := reader.next()) is not None:
         header = _FUNCTION.match(line)
@@ -95,7 +95,7 @@ def split_outside_brackets(text: str, mark: str = ",") -> list[str]:
     return [part for part in parts if part]
 
 
-class _Reader:
+class _LineReader:
     """Yields lines one after the other."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -115,23 +115,23 @@ def _parse_arguments(text: str) -> tuple[tuple[str, ...], tuple[ValueType, ...]]
     return tuple(names), tuple(types)
 
 
-def _parse_region(reader: _Reader) -> tuple[list[Block], str]:
+def _parse_region(reader: _LineReader) -> tuple[list[CodeBlock], str]:
     """Return the blocks up to the closing brace, and the line with that brace."""
-    blocks = [Block()]
+    blocks = [CodeBlock()]
     while (line := reader.next()) is not None:
         if line.startswith("}"):
             return blocks, line
         if line.startswith("^"):
             label, _, rest = line[1:].rstrip(":").partition("(")
             names, types = _parse_arguments(rest.rstrip(")")) if rest else ((), ())
-            block = Block(label.strip(), names, types)
-            blocks = [block] if blocks == [Block()] else [*blocks, block]
+            block = CodeBlock(label.strip(), names, types)
+            blocks = [block] if blocks == [CodeBlock()] else [*blocks, block]
         else:
             blocks[-1].ops.append(_parse_operation(reader, line))
     raise TtirError("the text ends inside of a region")
 
 
-def _parse_operation(reader: _Reader, line: str) -> Op:
+def _parse_operation(reader: _LineReader, line: str) -> Op:
     match = _RESULTS.match(line)
     body = line[match.end() :] if match else line
     named = _OPERATION.match(body)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.nodes import Op
 from gapless.kernels.values import Tensor, dtype_of, expand_block
 
 
 @operation("tt.dot")
-def dot(machine: Machine, op: Op) -> Tensor:
+def dot(machine: KernelMachine, op: Op) -> Tensor:
     a, b, c = machine.get(op)
     shapes = [kind.shape for kind in op.operand_types]
     a, b = expand_block(a, shapes[0]), expand_block(b, shapes[1])
     return matrix_product(machine, op, a, b, op.operand_types[0].element) + c
 
 
-def matrix_product(machine: Machine, op: Op, a: Tensor, b: Tensor, element: str) -> Tensor:
+def matrix_product(machine: KernelMachine, op: Op, a: Tensor, b: Tensor, element: str) -> Tensor:
     """Return ``a @ b`` of whole blocks, computed in fp32 (fp64 for doubles and integers)."""
     out = dtype_of(op.type.element)
     wide = torch.float64 if out is torch.float64 or not out.is_floating_point else torch.float32
@@ -33,7 +33,9 @@ def _integer_product(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a.double(), b.double()).long()  # exact: the factors have 8 bits
 
 
-def _count_flops(machine: Machine, op: Op, a: tuple[int, ...], b: tuple[int, ...], element: str) -> None:
+def _count_flops(
+    machine: KernelMachine, op: Op, a: tuple[int, ...], b: tuple[int, ...], element: str
+) -> None:
     cost = machine.cost
     programs = machine.count if machine.active is None else int(machine.active.sum())
     flops = 2 * programs * b[-1]

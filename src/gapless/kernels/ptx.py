@@ -15,7 +15,7 @@ import torch
 
 from gapless.kernels import unsigned
 from gapless.kernels.arithmetic import quotient
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.nodes import Op
 from gapless.kernels.values import Tensor, Unsupported, dtype_of
 
@@ -160,7 +160,7 @@ def _run_statement(statement: str, registers: _Registers) -> None:
 
 
 @operation("tt.elementwise_inline_asm")
-def inline_ptx(machine: Machine, op: Op) -> Any:
+def inline_ptx(machine: KernelMachine, op: Op) -> Any:
     end = op.text.rindex('"')
     text = op.text[1:end]
     blocks = machine.get(op)

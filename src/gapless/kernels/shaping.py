@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.nodes import Op
 from gapless.kernels.ramps import Ramp, make_ramp
 from gapless.kernels.values import Pointer, Tensor, Unsupported, dtype_of, expand_block, map_places
@@ -19,7 +19,7 @@ _STRUCT_FORMATS = {torch.float64: "<d", torch.float32: "<f", torch.float16: "<e"
 
 
 @operation("arith.constant")
-def constant(machine: Machine, op: Op) -> Tensor:
+def constant(machine: KernelMachine, op: Op) -> Tensor:
     if op.cached is None:
         op.cached = _parse_constant(op)
     value: Tensor = op.cached
@@ -63,7 +63,7 @@ def parse_literal(text: str, dtype: torch.dtype) -> Any:
 
 
 @operation("ub.poison", "llvm.mlir.poison", "llvm.mlir.undef")
-def poison(machine: Machine, op: Op) -> Any:
+def poison(machine: KernelMachine, op: Op) -> Any:
     kind = op.type
     if kind.pointee:
         return Pointer(kind.pointee, None, torch.zeros(1, *(1,) * len(kind.shape), dtype=torch.int64))
@@ -76,17 +76,17 @@ def _program_axis(op: Op) -> int:
 
 
 @operation("tt.get_program_id")
-def program_id(machine: Machine, op: Op) -> Tensor:
+def program_id(machine: KernelMachine, op: Op) -> Tensor:
     return machine.ids[_program_axis(op)]
 
 
 @operation("tt.get_num_programs")
-def program_count(machine: Machine, op: Op) -> Tensor:
+def program_count(machine: KernelMachine, op: Op) -> Tensor:
     return torch.tensor([machine.grid[_program_axis(op)]], dtype=torch.int32)
 
 
 @operation("tt.make_range")
-def make_range(machine: Machine, op: Op) -> Ramp:
+def make_range(machine: KernelMachine, op: Op) -> Ramp:
     if op.cached is None:
         op.cached = make_ramp(op.integer("start"), op.integer("end"))
     numbers: Ramp = op.cached
@@ -94,24 +94,24 @@ def make_range(machine: Machine, op: Op) -> Ramp:
 
 
 @operation("tt.splat")
-def splat(machine: Machine, op: Op) -> Any:
+def splat(machine: KernelMachine, op: Op) -> Any:
     rank = len(op.type.shape)
     return map_places(machine.get(op)[0], lambda block: block.view(-1, *(1,) * rank))
 
 
 @operation("tt.unsplat")
-def unsplat(machine: Machine, op: Op) -> Any:
+def unsplat(machine: KernelMachine, op: Op) -> Any:
     return map_places(machine.get(op)[0], lambda block: block.reshape(-1))
 
 
 @operation("tt.broadcast", "ttg.convert_layout")
-def broadcast(machine: Machine, op: Op) -> Any:
+def broadcast(machine: KernelMachine, op: Op) -> Any:
     """Return the block unchanged: a block that is equal along an axis is stored once."""
     return machine.raw(op)[0]
 
 
 @operation("tt.expand_dims")
-def expand_dims(machine: Machine, op: Op) -> Any:
+def expand_dims(machine: KernelMachine, op: Op) -> Any:
     axis = op.integer("axis") + 1
     value = machine.raw(op)[0]
     return _rearrange(value, lambda ramp: ramp.expand_dims(axis), lambda block: block.unsqueeze(axis))
@@ -125,7 +125,7 @@ def _rearrange(value: Any, of_ramp: Callable[[Ramp], Ramp], of_block: Callable[[
 
 
 @operation("tt.reshape")
-def reshape(machine: Machine, op: Op) -> Any:
+def reshape(machine: KernelMachine, op: Op) -> Any:
     before, after = op.operand_types[0].shape, op.type.shape
 
     def change(block: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def _sizes_after_reshape(
 
 
 @operation("tt.trans")
-def transpose(machine: Machine, op: Op) -> Any:
+def transpose(machine: KernelMachine, op: Op) -> Any:
     order = op.integers("order") or (1, 0)
     axes = [0, *(axis + 1 for axis in order)]
     value = machine.raw(op)[0]
@@ -159,12 +159,12 @@ def transpose(machine: Machine, op: Op) -> Any:
 
 
 @operation("tt.join")
-def join(machine: Machine, op: Op) -> Any:
+def join(machine: KernelMachine, op: Op) -> Any:
     return _combine_values(machine.get(op), lambda blocks: torch.stack(torch.broadcast_tensors(*blocks), -1))
 
 
 @operation("tt.cat")
-def cat(machine: Machine, op: Op) -> Any:
+def cat(machine: KernelMachine, op: Op) -> Any:
     shapes = [kind.shape for kind in op.operand_types] or [op.type.shape]
 
     def change(blocks: list[Tensor]) -> Tensor:
@@ -187,13 +187,13 @@ def _combine_values(values: list[Any], change: Any) -> Any:
 
 
 @operation("tt.split")
-def split(machine: Machine, op: Op) -> Any:
+def split(machine: KernelMachine, op: Op) -> Any:
     value = machine.get(op)[0]
     return [map_places(value, lambda block: block[..., 0]), map_places(value, lambda block: block[..., -1])]
 
 
 @operation("tt.gather")
-def gather(machine: Machine, op: Op) -> Tensor:
+def gather(machine: KernelMachine, op: Op) -> Tensor:
     source, index = machine.get(op)
     axis = op.integer("axis") + 1
     shapes = [kind.shape for kind in op.operand_types]
@@ -207,5 +207,5 @@ def gather(machine: Machine, op: Op) -> Tensor:
 
 @operation("tt.assert", "tt.print", "llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier",
            "nvvm.barrier0", "nvvm.barrier")  # fmt: skip
-def do_nothing(machine: Machine, op: Op) -> None:
+def do_nothing(machine: KernelMachine, op: Op) -> None:
     """Ignore output, assumptions and barriers: programs run in step anyway."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gapless.kernels.machine import Machine, operation
+from gapless.kernels.machine import KernelMachine, operation
 from gapless.kernels.memory import gather_elements, load_block, scatter_elements
 from gapless.kernels.nodes import Op, ValueType, parse_type
 from gapless.kernels.ramps import Ramp
@@ -71,14 +71,14 @@ def _contiguous(sizes: Shape) -> Shape:
     return tuple(math.prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
 
 
-def _write_room(machine: Machine, room: SharedRoom, value: Tensor) -> None:
+def _write_room(machine: KernelMachine, room: SharedRoom, value: Tensor) -> None:
     assert room.base.memory is not None
     where = machine.active_mask(None, len(room.sizes))
     scatter_elements(room.base.memory, room.pointers().places, value, where)
 
 
 @operation("ttg.local_alloc")
-def allocate(machine: Machine, op: Op) -> SharedRoom:
+def allocate(machine: KernelMachine, op: Op) -> SharedRoom:
     kind = room_type(op.result_types[0])
     count = math.prod(kind.shape)
     memory = StorageView(torch.zeros(machine.count * count, dtype=dtype_of(kind.element)).untyped_storage())
@@ -92,23 +92,23 @@ def allocate(machine: Machine, op: Op) -> SharedRoom:
     return room
 
 
-def room_contents(machine: Machine, room: SharedRoom) -> Tensor:
+def room_contents(machine: KernelMachine, room: SharedRoom) -> Tensor:
     """Read all elements of `room` in shared memory, for each program."""
     return gather_elements(machine, room.pointers(), None, dtype_of(room.base.element))
 
 
 @operation("ttg.local_load")
-def local_load(machine: Machine, op: Op) -> Tensor:
+def local_load(machine: KernelMachine, op: Op) -> Tensor:
     return room_contents(machine, machine.raw(op)[0])
 
 
 @operation("ttg.local_store")
-def local_store(machine: Machine, op: Op) -> None:
+def local_store(machine: KernelMachine, op: Op) -> None:
     value, room = machine.get(op)
     _write_room(machine, room, value)
 
 
-def _axis_pointers(machine: Machine, op: Op) -> tuple[Pointer, Any]:
+def _axis_pointers(machine: KernelMachine, op: Op) -> tuple[Pointer, Any]:
     """Return pointers to the elements at indices along an axis, and the operands after the indices."""
     room, index, *rest = machine.get(op)
     axis, rank = op.integer("axis"), len(room.sizes)
@@ -123,20 +123,20 @@ def _axis_pointers(machine: Machine, op: Op) -> tuple[Pointer, Any]:
 
 
 @operation("ttg.local_gather")
-def local_gather(machine: Machine, op: Op) -> Tensor:
+def local_gather(machine: KernelMachine, op: Op) -> Tensor:
     pointer, _ = _axis_pointers(machine, op)
     return gather_elements(machine, pointer, None, dtype_of(pointer.element))
 
 
 @operation("ttg.local_scatter")
-def local_scatter(machine: Machine, op: Op) -> None:
+def local_scatter(machine: KernelMachine, op: Op) -> None:
     pointer, (value, *_) = _axis_pointers(machine, op)
     assert pointer.memory is not None
     scatter_elements(pointer.memory, pointer.places, value, machine.active_mask(None, value.dim() - 1))
 
 
 @operation("ttg.memdesc_index", "ttg.memdesc_subview")
-def memdesc_index(machine: Machine, op: Op) -> SharedRoom:
+def memdesc_index(machine: KernelMachine, op: Op) -> SharedRoom:
     """Return one of several buffers, or in older versions a part at a computed place."""
     room, *index = machine.get(op)
     sizes = room_type(op.result_types[0]).shape
@@ -146,7 +146,7 @@ def memdesc_index(machine: Machine, op: Op) -> SharedRoom:
 
 
 @operation("ttg.memdesc_subslice")
-def memdesc_subslice(machine: Machine, op: Op) -> SharedRoom:
+def memdesc_subslice(machine: KernelMachine, op: Op) -> SharedRoom:
     room = machine.raw(op)[0]
     match = _OFFSETS.search(op.text)
     offsets = [int(offset) for offset in match[1].split(",")] if match else []
@@ -155,7 +155,7 @@ def memdesc_subslice(machine: Machine, op: Op) -> SharedRoom:
 
 
 @operation("ttg.memdesc_trans")
-def memdesc_trans(machine: Machine, op: Op) -> SharedRoom:
+def memdesc_trans(machine: KernelMachine, op: Op) -> SharedRoom:
     room = machine.raw(op)[0]
     order = op.integers("order")
     return SharedRoom(
@@ -164,7 +164,7 @@ def memdesc_trans(machine: Machine, op: Op) -> SharedRoom:
 
 
 @operation("ttg.memdesc_reshape", "ttg.memdesc_reinterpret")
-def memdesc_reshape(machine: Machine, op: Op) -> SharedRoom:
+def memdesc_reshape(machine: KernelMachine, op: Op) -> SharedRoom:
     room = machine.raw(op)[0]
     kind = room_type(op.result_types[0])
     before, after = dtype_of(room.base.element).itemsize, dtype_of(kind.element).itemsize
@@ -174,7 +174,7 @@ def memdesc_reshape(machine: Machine, op: Op) -> SharedRoom:
 
 
 @operation("ttg.async_copy_global_to_local")
-def copy_to_shared(machine: Machine, op: Op) -> None:
+def copy_to_shared(machine: KernelMachine, op: Op) -> None:
     pointer, room, *rest = machine.get(op)
     mask = rest.pop(0) if " mask " in op.text else None
     other = rest.pop(0) if " other " in op.text else None
@@ -182,5 +182,5 @@ def copy_to_shared(machine: Machine, op: Op) -> None:
 
 
 @operation("ttg.local_dealloc", "ttg.async_commit_group", "ttg.async_wait")
-def ignore_wait(machine: Machine, op: Op) -> None:
+def ignore_wait(machine: KernelMachine, op: Op) -> None:
     """Do nothing: copies are complete when the next operation starts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gapless.kernels.nodes import Block, Function, Module, Op, all_ops
+from gapless.kernels.nodes import CodeBlock, Function, Module, Op, all_ops
 
 _STORES = frozenset({
     "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
@@ -87,7 +87,7 @@ def _data_flow(module: Module, function: Function) -> Iterator[Edge]:
         yield f"{function.name}/{source}", scope + target
 
 
-def _data_flow_of_blocks(module: Module, blocks: list[Block], results: tuple[str, ...]) -> Iterator[Edge]:
+def _data_flow_of_blocks(module: Module, blocks: list[CodeBlock], results: tuple[str, ...]) -> Iterator[Edge]:
     """Yield the data flow in `blocks`; `results` are those of the operation around them."""
     by_label = {block.label: block for block in blocks}
     for block in blocks:
@@ -122,7 +122,7 @@ def _loop_data_flow(op: Op) -> Iterator[Edge]:
         yield from zip(_terminator_operands(op.regions[0])[1:], op.regions[1][0].names, strict=False)
 
 
-def _terminator_operands(region: list[Block]) -> tuple[str, ...]:
+def _terminator_operands(region: list[CodeBlock]) -> tuple[str, ...]:
     """Return the operands of the last operation of a region."""
     return region[-1].ops[-1].operands if region[-1].ops else ()
 

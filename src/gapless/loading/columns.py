@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gapless.loading.padded import fields_of
-from gapless.model.loading_feed import Column
+from gapless.model.loading_feed import BatchTensor
 
 _INTEGER_TYPES = (torch.int8, torch.int16, torch.int32, torch.int64)
 _MIN_BYTES = 4096
@@ -19,22 +19,22 @@ _MAX_VALUES_CHECKED = 1 << 20
 """Bounds the values of a tensor that are checked."""
 
 
-def measure_columns(batch: Any) -> tuple[Column, ...]:
+def measure_columns(batch: Any) -> tuple[BatchTensor, ...]:
     """Return each tensor of `batch` with the smallest type that holds its values."""
     return tuple(_column(name, tensor) for name, tensor in fields_of(batch, deep=3))
 
 
-def _column(name: str, tensor: torch.Tensor) -> Column:
+def _column(name: str, tensor: torch.Tensor) -> BatchTensor:
     kind = str(tensor.dtype).removeprefix("torch.")
     size = tensor.numel() * tensor.element_size()
-    unchanged = Column(name=name, kind=kind, bytes=size, least=size)
+    unchanged = BatchTensor(name=name, kind=kind, bytes=size, least=size)
     if size < _MIN_BYTES or tensor.layout != torch.strided or tensor.is_nested:
         return unchanged
     to = _find_smaller_type(tensor.detach().cpu())
     if to is None:
         return unchanged
     least = tensor.numel() * to.itemsize
-    return Column(name=name, kind=kind, bytes=size, least=least, to=str(to).removeprefix("torch."))
+    return BatchTensor(name=name, kind=kind, bytes=size, least=least, to=str(to).removeprefix("torch."))
 
 
 def _find_smaller_type(tensor: torch.Tensor) -> torch.dtype | None:

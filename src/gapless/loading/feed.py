@@ -20,7 +20,7 @@ from gapless.errors import UsageError
 from gapless.loading import forked
 from gapless.loading.batches import is_bare, with_setting
 from gapless.loading.hooks import LoaderHooks
-from gapless.loading.looking import OBSERVE_SECONDS, ObservedFeed, SilentListener, Source, observe
+from gapless.loading.looking import OBSERVE_SECONDS, ObservedFeed, ObservedLoader, SilentListener, observe
 from gapless.model.loading import Setting
 from gapless.model.loading_feed import Around
 from gapless.model.source import SourceLine
@@ -186,7 +186,7 @@ def _feed_without_loader(feed: Feed, looked: ObservedFeed) -> Feed:
     return replace(feed, around=Around(name=name), remarks=(remark,))
 
 
-def _find_persistent(source: Source) -> DataLoader | None:
+def _find_persistent(source: ObservedLoader) -> DataLoader | None:
     """Return the DataLoader of this process that the copy iterated: it has the same address in both."""
     for candidate in gc.get_objects():
         if id(candidate) == source.place and isinstance(candidate, DataLoader):

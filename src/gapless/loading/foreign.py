@@ -18,7 +18,7 @@ from gapless.loading.nested import count_items, tensors_of
 from gapless.loading.padded import PaddingMeter
 from gapless.loading.sentence import sentence
 from gapless.model.loading import Demand, Diagnosis, Doubt, Fetch, Machine, Prediction, Seen, Setting
-from gapless.model.loading_feed import Column
+from gapless.model.loading_feed import BatchTensor
 
 _MAX_BATCHES = 256
 """Batches requested at most."""
@@ -107,7 +107,7 @@ def _measure_alone(thing: Any, seconds: float, tell: forked.Tell) -> Fetch:
     rows: list[tuple[int, int]] = []
     items, size, tensors, batch = 0, 0, 0, None
     lengths = PaddingMeter()
-    columns_of_batch: tuple[Column, ...] = ()
+    columns_of_batch: tuple[BatchTensor, ...] = ()
     iterator = iter(thing)
     while len(rows) < _MAX_BATCHES:
         began, cpu, delay = clock.wall(), clock.cpu(), clock.delayed()

@@ -27,7 +27,7 @@ _MAX_DENOMINATOR = 8
 """A ratio with a larger denominator is reported as counted."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class ObservedLoader(msgspec.Struct, frozen=True):
     """A DataLoader that yielded batches: address, class of its dataset, batches for each of the loop's,
     time.
     """
@@ -43,7 +43,7 @@ class ObservedFeed(msgspec.Struct, frozen=True, kw_only=True):
     `batched` is the number of items in a batch, as far as its shapes show.
     """
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[ObservedLoader, ...] = ()
     threaded: bool = False
     total: float = 0.0
     wall: float = 0.0
@@ -175,12 +175,14 @@ def _running_time(begin: ClockReadings, end: ClockReadings) -> int:
     return end.wall - begin.wall - (end.delayed - begin.delayed)
 
 
-def _find_sources(rows: Sequence[_BatchArrival]) -> tuple[Source, ...]:
+def _find_sources(rows: Sequence[_BatchArrival]) -> tuple[ObservedLoader, ...]:
     sources = []
     for place in dict.fromkeys(row.place for row in rows):
         own = [row for row in rows if row.place == place]
         spent = sum(_running_time(row.request, row.got) for row in own)
-        sources.append(Source(place, own[0].dataset, _batches_per_loop_batch([row.at for row in own]), spent))
+        sources.append(
+            ObservedLoader(place, own[0].dataset, _batches_per_loop_batch([row.at for row in own]), spent)
+        )
     return tuple(sorted(sources, key=lambda source: -source.wall))
 
 

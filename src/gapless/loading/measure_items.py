@@ -15,7 +15,7 @@ from gapless.loading.forked import LoaderError, Tell
 from gapless.loading.nested import count_items, tensors_of
 from gapless.loading.padded import PaddingMeter
 from gapless.model.loading import Fetch
-from gapless.model.loading_feed import Column
+from gapless.model.loading_feed import BatchTensor
 
 MAX_BATCHES = 64
 """Batches that are made at most."""
@@ -32,7 +32,7 @@ class _ItemTotals:
         self.bytes = self.most = self.tensors = self.item_bytes = 0
         self.rows: list[tuple[int, int]] = []
         self.lengths = PaddingMeter()
-        self.columns: tuple[Column, ...] = ()
+        self.columns: tuple[BatchTensor, ...] = ()
         self.storage = StorageReads()
         self.counted = self.counts()
 

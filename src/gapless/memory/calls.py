@@ -24,7 +24,7 @@ def peak_reserved(trace: list[Any], reserved: int) -> int:
     return peak
 
 
-class DriverCalls:
+class DriverCallCounter:
     """Counts driver calls, and bounds the memory that this process could get.
 
     `floor` is the most that was reserved; `ceiling` the least that was refused; `device_free` the most that

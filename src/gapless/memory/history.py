@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from gapless.memory.calls import DriverCalls, peak_reserved
+from gapless.memory.calls import DriverCallCounter, peak_reserved
 from gapless.memory.frames import PlaceTable
 from gapless.memory.rewind import FREE as IDLE
 from gapless.memory.rewind import FREES, WAITING, pool_of
@@ -65,7 +65,7 @@ class History:
         self._retired: set[int] = set()
         self._refused: list[int] = []
         self._user_releases: dict[int, bool] = {}
-        self._calls = DriverCalls(start)
+        self._calls = DriverCallCounter(start)
         self._peak_reserved = peak_reserved(trace, start.reserved)
         self._unknown_actions: dict[str, int] = {}
         self._read()

@@ -1,7 +1,7 @@
 """The immutable values that Gapless records, saves and reports; each has its own module."""
 
 from gapless.model.compiled import Compiled, GraphBreak, Recompile
-from gapless.model.event import Event, Mark, Mechanism, Phase, Site
+from gapless.model.event import Event, Mechanism, Phase, Site, StepMark
 from gapless.model.finding import Finding, Frequency, Loss, When
 from gapless.model.graph_fault import GraphFault
 from gapless.model.profile import Cause, Cost, Profile
@@ -49,7 +49,6 @@ __all__ = [
     "Hit",
     "LoaderRule",
     "Loss",
-    "Mark",
     "Mechanism",
     "MemoryRule",
     "OptimizerRule",
@@ -70,6 +69,7 @@ __all__ = [
     "Site",
     "SourceLine",
     "Stack",
+    "StepMark",
     "StepSummary",
     "Straggler",
     "Table",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.model.estimate import Range, Throughput
+from gapless.model.estimate import Range, StepThroughput
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -29,7 +29,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     allocated: int = -1
     lasts: int = -1
     step: Range = Range()
-    throughput: Throughput | None = None
+    throughput: StepThroughput | None = None
     seconds: float = 0.0
     tried: bool = True
     failed: str = ""

@@ -73,7 +73,7 @@ class Outside(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     whole: bool = False
 
 
-class Launches(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class KernelCounts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Kernels of one call on the GPU, eager and fused; those of the backward pass separately."""
 
     eager: int = 0
@@ -113,7 +113,7 @@ class Compiled(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     outside: tuple[Outside, ...] = ()
     limit: Limit = ""
     limited: SourceLine | None = None
-    launches: Launches | None = None
+    launches: KernelCounts | None = None
     failed: str = ""
 
     @property

@@ -19,7 +19,7 @@ __all__ = [
     "Count",
     "Estimate",
     "Range",
-    "Throughput",
+    "StepThroughput",
     "with_waiting",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ class Count(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     told: str = ""
 
 
-class Throughput(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class StepThroughput(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The work of a mean step.
 
     `samples` and `tokens` are None if unknown. `flops` are those that the model needs in products,
@@ -124,7 +124,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     assumptions: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     refused: str = ""
-    throughput: Throughput | None = None
+    throughput: StepThroughput | None = None
     communication: int = -1
     limiter: str = ""
     sure: float = 0.0

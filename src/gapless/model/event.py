@@ -98,7 +98,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     strand: int = 0
 
 
-class Mark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class StepMark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Something that shows where steps begin and end.
 
     `kind`:

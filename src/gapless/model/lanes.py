@@ -46,7 +46,7 @@ class Boxes(msgspec.Struct, frozen=True, array_like=True):
     thread: tuple[int, ...] = ()
 
 
-class Window(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class LaneWindow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The boxes from `start` to `end`, in nanoseconds since the profile's first event.
 
     Neighbours shorter and closer than `finest` are merged into one box; 0 if nothing is merged.
@@ -72,7 +72,7 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     lanes: tuple[Lane, ...] = ()
     names: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
-    windows: tuple[Window, ...] = ()
+    windows: tuple[LaneWindow, ...] = ()
     busy: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gapless.model._disk import SavedFormat
-from gapless.model.loading_feed import Around, Begin, Column, Padding
+from gapless.model.loading_feed import Around, BatchTensor, Begin, Padding
 from gapless.model.loading_mistakes import Verification
 from gapless.model.source import SourceLine
 
@@ -97,7 +97,7 @@ class Fetch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     at_once: bool = False
     inside: int = 0
     padding: Padding | None = None
-    columns: tuple[Column, ...] = ()
+    columns: tuple[BatchTensor, ...] = ()
     batches: tuple[tuple[int, int], ...] = ()
     read: float = 0.0
     faults: float = 0.0
@@ -348,7 +348,7 @@ def _measured_step(run: Seen | None) -> float:
     return run.step if run is not None else 0.0
 
 
-class _Document(msgspec.Struct, kw_only=True):
+class _SavedDiagnosis(msgspec.Struct, kw_only=True):
     format: str = ""
     version: int = 0
     diagnosis: Diagnosis = Diagnosis()
@@ -358,7 +358,7 @@ SAVED: SavedFormat[Diagnosis, Diagnosis] = SavedFormat(
     "diagnosis",
     "gapless-loader",
     1,
-    _Document,
+    _SavedDiagnosis,
     pack=lambda diagnosis: {"diagnosis": diagnosis},
     unpack=lambda document: document.diagnosis,
 )

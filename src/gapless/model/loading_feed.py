@@ -66,7 +66,7 @@ class Padding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.part * (1.0 - self.left)
 
 
-class Column(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class BatchTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A tensor of a batch: its `bytes`, and the fewest that hold the same values (`least`, as type `to`)."""
 
     name: str = ""

@@ -314,13 +314,13 @@ def _check_lifetimes(run: MemoryRun) -> str:
     return ""
 
 
-class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
+class _SavedRuns(msgspec.Struct, omit_defaults=True, kw_only=True):
     format: str = ""
     version: int = 0
     runs: tuple[MemoryRun, ...] = ()
 
 
-def _checked_runs(document: _Document) -> tuple[MemoryRun, ...]:
+def _checked_runs(document: _SavedRuns) -> tuple[MemoryRun, ...]:
     if not document.runs:
         raise ValueError("there is no run in it")
     for run in document.runs:
@@ -334,7 +334,7 @@ SAVED: SavedFormat[Sequence[MemoryRun], tuple[MemoryRun, ...]] = SavedFormat(
     "memory run",
     "gapless-memory",
     1,
-    _Document,
+    _SavedRuns,
     pack=lambda runs: {"runs": tuple(runs)},
     unpack=_checked_runs,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gapless.model.estimate import Range, Throughput, with_waiting
+from gapless.model.estimate import Range, StepThroughput, with_waiting
 
 
 class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -38,7 +38,7 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     retries: int = 0
     step: Range = Range()
     device: int = 0
-    throughput: Throughput | None = None
+    throughput: StepThroughput | None = None
     refused: str = ""
     price: float = -1.0
     unit: str = ""

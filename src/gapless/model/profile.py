@@ -448,13 +448,13 @@ def _check_positions(noun: str, positions: Sequence[int], count: int) -> None:
         raise ValueError(f"a {noun} does not exist")
 
 
-class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
+class _SavedProfiles(msgspec.Struct, omit_defaults=True, kw_only=True):
     format: str = ""
     version: int = 0
     profiles: tuple[Profile, ...] = ()
 
 
-def _checked_profiles(document: _Document) -> tuple[Profile, ...]:
+def _checked_profiles(document: _SavedProfiles) -> tuple[Profile, ...]:
     if not document.profiles:
         raise ValueError("there is no profile in it")
     return tuple(map(_checked_profile, document.profiles))
@@ -464,7 +464,7 @@ SAVED: SavedFormat[Sequence[Profile], tuple[Profile, ...]] = SavedFormat(
     "profile",
     "gapless-profile",
     1,
-    _Document,
+    _SavedProfiles,
     pack=lambda profiles: {"profiles": tuple(profiles)},
     unpack=_checked_profiles,
     least=-MAX_NUMBER,  # clocks of hosts and devices differ, so that what was first may be before it

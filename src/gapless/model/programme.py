@@ -42,7 +42,7 @@ Order = Literal["", "kept", "strided", "turned"]
 with the same innermost dimension (``strided``); or with different ones (``turned``); "": unknown."""
 
 
-class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class GpuRates(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The peak rates of a GPU by its data sheet: GB/s and dense TFLOP/s; 0 if it has no such path.
 
     `link` joins the GPUs of a machine (NVLink, Infinity Fabric), one way. `clock` is the boost clock in MHz.
@@ -193,7 +193,7 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     - `libraries`: those that the run initialized, each with the line of its first call.
     """
 
-    gpu: Gpu = Gpu()
+    gpu: GpuRates = GpuRates()
     entries: tuple[Entry, ...] = ()
     bodies: tuple[tuple[int, ...], ...] = ()
     segments: tuple[Segment, ...] = ()
@@ -209,9 +209,9 @@ class Programme(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     libraries: dict[str, SourceLine] = {}
 
 
-def gpu_limits(card: Card) -> Gpu:
+def gpu_limits(card: Card) -> GpuRates:
     """Return the limits of `card` that an estimate uses."""
-    return Gpu(
+    return GpuRates(
         name=card.name,
         bandwidth=card.bandwidth,
         fp32=card.fp32,

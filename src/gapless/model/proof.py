@@ -91,7 +91,7 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     rounds: int
 
 
-class Cost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class CallCost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What one side does to the device in a call, as counted on an emulated one.
 
     `waits` is the mean of the steady calls, `first` those of the first call. `operators` are ATen operators
@@ -162,7 +162,7 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     gpu: str = ""
     seed: int = 0
     gradients: bool = False
-    costs: tuple[Cost, ...] = ()
+    costs: tuple[CallCost, ...] = ()
     time: Timing | None = None
     sweep: Sweep | None = None
     notes: tuple[str, ...] = ()

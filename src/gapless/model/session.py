@@ -11,7 +11,7 @@ from gapless.model._disk import SavedFormat
 from gapless.model.assumption import Assumption, FailedDry, Switch
 from gapless.model.attempt import Attempt, Search
 from gapless.model.compiled import Compiled
-from gapless.model.event import Event, Mark, Site
+from gapless.model.event import Event, Site, StepMark
 from gapless.model.fallback import Fallback
 from gapless.model.graph_fault import GraphFault
 from gapless.model.later import Later
@@ -122,7 +122,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ending: Ending = Ending()
     sites: tuple[Site, ...] = ()
     events: tuple[Event, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[StepMark, ...] = ()
     notes: tuple[str, ...] = ()
     duration: float = 0.0
     programme: Programme | None = None
@@ -154,7 +154,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return sum(event.waits for event in self.events) + (self.later.waits if self.later is not None else 0)
 
 
-class _Document(msgspec.Struct, omit_defaults=True, kw_only=True):
+class _SavedSession(msgspec.Struct, omit_defaults=True, kw_only=True):
     """A session as saved: each source line and each stack is stored once.
 
     `stacks` are tuples of positions in `lines`; `sites`, `marks` and `assumptions` have positions in `stacks`
@@ -206,10 +206,10 @@ def _pack(session: Session) -> dict[str, Any]:
     return {"lines": tuple(interner.lines), "stacks": tuple(interner.stacks), "session": own, **rows}
 
 
-Row = TypeVar("Row", Site, Mark, Assumption)
+Row = TypeVar("Row", Site, StepMark, Assumption)
 
 
-def _restore(document: _Document) -> Session:
+def _restore(document: _SavedSession) -> Session:
     def line(position: int) -> SourceLine:
         if position < 0:
             raise IndexError("a stack refers to a line that does not exist")
@@ -227,7 +227,7 @@ def _restore(document: _Document) -> Session:
     session = msgspec.structs.replace(
         document.session,
         sites=items(document.sites, Site, _STACKS["sites"]),
-        marks=items(document.marks, Mark, _STACKS["marks"]),
+        marks=items(document.marks, StepMark, _STACKS["marks"]),
         assumptions=items(document.assumptions, Assumption, _STACKS["assumptions"]),
     )
     _check(session)
@@ -279,7 +279,7 @@ def _check(session: Session) -> None:
 
 
 SAVED: SavedFormat[Session, Session] = SavedFormat(
-    "session", "gapless-session", 1, _Document, _pack, _restore
+    "session", "gapless-session", 1, _SavedSession, _pack, _restore
 )
 """The file format of a session."""
 encode, decode, save, load = SAVED.encode, SAVED.decode, SAVED.save, SAVED.load

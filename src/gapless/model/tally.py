@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from gapless.model.event import Mark
+from gapless.model.event import StepMark
 from gapless.model.source import Stack, user_line
 
 UNTRAINED = ("forward", "wait")
@@ -154,7 +154,7 @@ class StepTally:
         self._together: Counter[tuple[str, str]] = Counter()
         self._leads: dict[str, str] | None = None
 
-    def add(self, mark: Mark) -> None:
+    def add(self, mark: StepMark) -> None:
         """Count `mark`; marks that advance no tick and belong to no optimizer are ignored."""
         if mark.kind == "along":
             self._along(mark)
@@ -180,7 +180,7 @@ class StepTally:
         strand.first = place if strand.first < 0 else strand.first
         strand.last = place
 
-    def _along(self, mark: Mark) -> None:
+    def _along(self, mark: StepMark) -> None:
         lead = self._before.get(mark.strand)
         if lead is not None:
             self._strand(mark)
@@ -188,7 +188,7 @@ class StepTally:
             self._together[lead, mark.name] += 1
             self._leads = None
 
-    def name(self, mark: Mark) -> str:
+    def name(self, mark: StepMark) -> str:
         """Return what distinguishes marks of a kind: the optimizer (of several that step together, the
         first), or the user's line that made the gradients.
         """
@@ -211,7 +211,7 @@ class StepTally:
             self._leads = {name: _first_of(leads, name) for name in leads}
         return self._leads
 
-    def _at_place(self, mark: Mark) -> str:
+    def _at_place(self, mark: StepMark) -> str:
         """Return the name of `mark`, with the number of the place where an optimizer takes turns with
         itself."""
         if mark.kind != "optimizer" or not mark.stack:
@@ -232,7 +232,7 @@ class StepTally:
             number = self._joined[number]
         return number
 
-    def _strand(self, mark: Mark) -> StrandTally:
+    def _strand(self, mark: StepMark) -> StrandTally:
         """Return the tally of the strand of `mark`; strands that step the same optimizer are merged."""
         number = self.strand_of(mark.strand)
         if mark.kind in ("optimizer", "along"):
@@ -302,7 +302,7 @@ def _steps(strand: StrandTally, kind: str) -> int:
     return strand.steps_in_turn(kind) if kind in IN_TURN else strand.seen[kind]
 
 
-def _name(mark: Mark) -> str:
+def _name(mark: StepMark) -> str:
     if mark.name and mark.kind != "forward":
         return mark.name
     line = user_line(mark.stack)
@@ -329,7 +329,7 @@ def _are_consecutive(strands: Iterable[StrandTally], kind: str) -> bool:
     )
 
 
-def step_ends(marks: Sequence[Mark], tally: StepTally) -> Iterator[tuple[frozenset[int], list[int]]]:
+def step_ends(marks: Sequence[StepMark], tally: StepTally) -> Iterator[tuple[frozenset[int], list[int]]]:
     """Yield each strand that has its own steps, with the positions in `marks` that end them.
 
     `tally` must have counted all of `marks`.

@@ -38,7 +38,7 @@ Reference = Callable[[str], "torch.Tensor | None"]
 
 
 @dataclass
-class Comparison:
+class ResultComparison:
     """How to compare, and the results.
 
     `notes` are worth a word but are no differences; `remarks` are notes to repeat even if only one case shows

@@ -16,7 +16,7 @@ from gapless.prove.bounded import BoundedFitter
 from gapless.prove.calls import CallResult, is_same_value, run_forward
 from gapless.prove.cases import cast
 from gapless.prove.conditions import ConditionRecorder
-from gapless.prove.equality import Comparison
+from gapless.prove.equality import ResultComparison
 from gapless.prove.failure import one_line
 from gapless.prove.inputs import Input
 from gapless.prove.places import CallPlace
@@ -155,7 +155,7 @@ class CaseComparer:
                 "",
                 [],
             )
-        comparison = Comparison(self.rtol, self.atol)
+        comparison = ResultComparison(self.rtol, self.atol)
         lenient: list[str] = []
         for number, (old, new) in enumerate(zip(*both, strict=True)):
             comparison.call = number + 1 if len(inputs) > 1 else 0
@@ -171,14 +171,14 @@ class CaseComparer:
         return "differs" if comparison.differences else "same", tuple(comparison.differences), "", notes
 
     def _compare_calls(
-        self, comparison: Comparison, old: CallResult, new: CallResult, lenient: list[str] | None
+        self, comparison: ResultComparison, old: CallResult, new: CallResult, lenient: list[str] | None
     ) -> None:
         comparison.compare_values("output", old.output, new.output)
         self._compare_differentiability(comparison, old, new)
         if lenient is None:
             self._compare_gradients(comparison, old, new)
         else:
-            own = Comparison(self.rtol, self.atol)
+            own = ResultComparison(self.rtol, self.atol)
             self._compare_gradients(own, old, new)
             lenient += [
                 f"{difference.where} is {difference.after} instead of {difference.before}"
@@ -188,7 +188,7 @@ class CaseComparer:
         self._compare_states(comparison, old, new)
 
     @staticmethod
-    def _compare_differentiability(comparison: Comparison, old: CallResult, new: CallResult) -> None:
+    def _compare_differentiability(comparison: ResultComparison, old: CallResult, new: CallResult) -> None:
         """Report outputs through which gradients no longer flow; note those through which they now do."""
         if not (old.differentiated and new.differentiated):
             return
@@ -209,7 +209,7 @@ class CaseComparer:
                 comparison.notes.append(f"gradients flow through {path}, which had none before")
 
     @staticmethod
-    def _compare_gradients(comparison: Comparison, old: CallResult, new: CallResult) -> None:
+    def _compare_gradients(comparison: ResultComparison, old: CallResult, new: CallResult) -> None:
         pairs = _pair_gradients(old.gradients, new.gradients)
         if pairs is None:
             comparison.notes.append("the two train different parameters; their gradients are not compared")
@@ -229,7 +229,7 @@ class CaseComparer:
             comparison.compare_tensors(f"gradient of {was}", a, b)
 
     @staticmethod
-    def _compare_inputs(comparison: Comparison, old: CallResult, new: CallResult) -> None:
+    def _compare_inputs(comparison: ResultComparison, old: CallResult, new: CallResult) -> None:
         """Compare arguments after the calls; a change by the first side alone is noted unless it is its
         result."""
         for path, value in old.inputs.items():
@@ -241,7 +241,7 @@ class CaseComparer:
             comparison.compare_values(f"input {path} after the call", value, new.inputs[path])
 
     @staticmethod
-    def _compare_states(comparison: Comparison, old: CallResult, new: CallResult) -> None:
+    def _compare_states(comparison: ResultComparison, old: CallResult, new: CallResult) -> None:
         """Compare state that both keep under one name and that was equal before the call."""
         for name, value in old.state.items():
             alike_before = (

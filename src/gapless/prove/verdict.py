@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gapless.model import Finding
-from gapless.model.proof import CaseResult, Cost, Difference, Timing
+from gapless.model.proof import CallCost, CaseResult, Difference, Timing
 from gapless.model.wording import count, number, three_digits
 
 
-def make_verdict(cases: Sequence[CaseResult], costs: Sequence[Cost], time: Timing | None) -> str:
+def make_verdict(cases: Sequence[CaseResult], costs: Sequence[CallCost], time: Timing | None) -> str:
     """Say whether the two are the same, which is faster, and how often they wait; without a full stop."""
     different = [case for case in cases if case.outcome == "differs"]
     races = find_new_races(costs)
@@ -29,7 +29,7 @@ def make_verdict(cases: Sequence[CaseResult], costs: Sequence[Cost], time: Timin
     return "; ".join(part for part in parts if part)
 
 
-def find_new_races(costs: Sequence[Cost]) -> list[Finding]:
+def find_new_races(costs: Sequence[CallCost]) -> list[Finding]:
     """Return races of the second side if the first has none; results may be equal by luck or emulation."""
     if not costs or any(finding.is_race for finding in costs[0].findings):
         return []
@@ -134,7 +134,7 @@ def format_difference(value: float) -> str:
     return three_digits(value) if 0.01 <= value < 1e6 else f"{value:.2g}"
 
 
-def describe_waits(costs: Sequence[Cost]) -> str:
+def describe_waits(costs: Sequence[CallCost]) -> str:
     """Say how often a call waits now, and how often it did."""
     before, after = (cost.waits for cost in costs)
     if before == after:

@@ -15,7 +15,7 @@ from gapless.analyze import WARM_UP, report
 from gapless.emulation.emulator import Emulator
 from gapless.errors import UsageError
 from gapless.model import Ending, Finding, Session
-from gapless.model.proof import Cost
+from gapless.model.proof import CallCost
 from gapless.prove.calls import host_cotangent, seed_all, tensors_to_differentiate
 from gapless.prove.failure import one_line
 from gapless.prove.inputs import Input
@@ -35,7 +35,7 @@ _ALLOCATING = ("aten::empty", "aten::new_empty", "aten::_efficientzerotensor", "
 class EmulatedCosts(NamedTuple):
     """Costs of both sides on an emulated `gpu`; empty where `notes` say why they were not counted."""
 
-    costs: tuple[Cost, ...] = ()
+    costs: tuple[CallCost, ...] = ()
     gpu: str = ""
     notes: tuple[str, ...] = ()
 
@@ -101,7 +101,7 @@ def measure_cost(
     seed: int,
     backward: bool = True,
     places: bool = True,
-) -> Cost:
+) -> CallCost:
     """Return the cost of one call of `subject` with `call_input` on the device of `emulator`, which is
     active.
 
@@ -117,10 +117,10 @@ def measure_cost(
     return cost_from_session(session, counted.operators, counted.peak)
 
 
-def cost_from_session(session: Session, operators: int, peak: int) -> Cost:
+def cost_from_session(session: Session, operators: int, peak: int) -> CallCost:
     """Return the cost of one call, from a session in which each step is a call."""
     diagnosis = report(session)
-    return Cost(
+    return CallCost(
         waits=diagnosis.steps.waits_per_step,
         first=sum(event.waits for event in session.events if event.tick == 0),
         operators=operators,

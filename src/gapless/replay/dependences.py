@@ -11,7 +11,7 @@ from gapless.replay.device import DeviceOrder
 from gapless.replay.graph import DependencyGraph
 from gapless.replay.latency import LaunchTimes
 from gapless.replay.program import Program
-from gapless.replay.steps import StepSpans
+from gapless.replay.steps import MarkedSteps
 from gapless.replay.waits import LaunchLinks, WaitTable
 from gapless.replay.weights import Edges
 from gapless.trace.columns import Bools
@@ -31,7 +31,7 @@ class Dependences:
     waits: WaitTable
     removable: Bools
     threads: list[int]
-    steps: StepSpans
+    steps: MarkedSteps
     links: LaunchLinks
     launches: LaunchTimes
     order: DeviceOrder

@@ -10,7 +10,7 @@ from gapless.replay.latency import LaunchTimes, WaitReturns, group_medians
 from gapless.replay.threads import Handovers, find_handovers
 from gapless.replay.waits import LaunchLinks, WaitKind, WaitTable
 from gapless.trace.names import LOADING
-from gapless.trace.timeline import HostKind, Ints, Table, Timeline, concatenate, is_among
+from gapless.trace.timeline import ColumnTable, HostKind, Ints, Timeline, concatenate, is_among
 
 QUEUE_DEPTH = 1022
 """Operations that CUDA queues per stream before a launch blocks."""
@@ -27,7 +27,7 @@ WAIT, HANDOVER, LOADER, QUEUE = range(4)
 
 
 @dataclass(frozen=True)
-class Anchors(Table):
+class Anchors(ColumnTable):
     """Moments of threads, ordered by thread and `leave`.
 
     The thread begins to wait at `arrive` and continues at `leave`, as recorded. It needs `own` nanoseconds

@@ -10,7 +10,7 @@ from gapless.trace.timeline import HostKind, Ints, Timeline
 
 
 @dataclass(frozen=True)
-class StepSpans:
+class MarkedSteps:
     """Intervals of one thread, in nanoseconds since the first event, in order."""
 
     thread: int
@@ -18,7 +18,7 @@ class StepSpans:
     end: Ints
 
 
-def find_steps(timeline: Timeline, threads: list[int]) -> StepSpans:
+def find_steps(timeline: Timeline, threads: list[int]) -> MarkedSteps:
     """Return the ``ProfilerStep#…`` ranges of one of `threads`; without any, the whole span as one step."""
     host = timeline.host
     named = timeline.names_where(lambda name: name.startswith("ProfilerStep"))
@@ -26,6 +26,6 @@ def find_steps(timeline: Timeline, threads: list[int]) -> StepSpans:
     if len(rows):
         thread = int(host.thread[rows[0]])
         rows = rows[host.thread[rows] == thread]
-        return StepSpans(thread, host.start[rows], host.end[rows])
+        return MarkedSteps(thread, host.start[rows], host.end[rows])
     low, high = timeline.span
-    return StepSpans(threads[0] if threads else 0, np.array([low]), np.array([high]))
+    return MarkedSteps(threads[0] if threads else 0, np.array([low]), np.array([high]))

@@ -18,14 +18,14 @@ from gapless.replay.targets import (
     last_launched,
     previous_copy,
 )
-from gapless.trace.timeline import Bools, HostKind, Ints, Table, Timeline, distinct, is_among
+from gapless.trace.timeline import Bools, ColumnTable, HostKind, Ints, Timeline, distinct, is_among
 
 MAX_PAIR_GAP_NS = 50_000
 """A synchronize that begins this soon after a copy, with no other launch between, belongs to the copy."""
 
 
 @dataclass(frozen=True)
-class WaitTable(Table):
+class WaitTable(ColumnTable):
     """The waits of a profile, ordered by `end`.
 
     `host` is the row of the call in `Timeline.host`: of the copy, if a copy and the synchronize after it form

@@ -13,7 +13,7 @@ from gapless.replay.graph import DependencyGraph, last_anchor
 from gapless.replay.host import HANDOVER, LOADER, QUEUE, WAIT, Anchors, loader_rows
 from gapless.replay.latency import LaunchTimes
 from gapless.replay.program import NO_EDGE
-from gapless.replay.steps import StepSpans
+from gapless.replay.steps import MarkedSteps
 from gapless.replay.waits import LaunchLinks
 from gapless.trace.timeline import Bools, Ints, Timeline, distinct
 
@@ -162,7 +162,7 @@ def work_lengths(timeline: Timeline, graph: DependencyGraph, change: ReplayChang
     return length if change.pace is None else np.rint(length * change.pace.device).astype(np.int64)
 
 
-def host_clock(timeline: Timeline, links: LaunchLinks, steps: StepSpans, change: ReplayChange) -> HostClock:
+def host_clock(timeline: Timeline, links: LaunchLinks, steps: MarkedSteps, change: ReplayChange) -> HostClock:
     """Return the host's clock under the change: its pace, and without the time that the change removes
     between waits.
     """
@@ -180,7 +180,7 @@ def host_clock(timeline: Timeline, links: LaunchLinks, steps: StepSpans, change:
     return HostClock.without(starts, ends, rate)
 
 
-def _launch_stretches(timeline: Timeline, links: LaunchLinks, steps: StepSpans) -> tuple[Ints, Ints]:
+def _launch_stretches(timeline: Timeline, links: LaunchLinks, steps: MarkedSteps) -> tuple[Ints, Ints]:
     """Return the interval from the first launch to the last of each step."""
     calls = distinct(links.call[links.call >= 0])
     end = np.sort(timeline.host.end[calls])

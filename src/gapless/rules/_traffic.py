@@ -15,7 +15,7 @@ _MIN_REPEATS = 3
 
 
 @dataclass(frozen=True)
-class Traffic:
+class CollectiveKernels:
     """The kernels of one collective and group in `steps` whole steps.
 
     `positions` are the numbers of the kernels in their steps, `lengths` nanoseconds, `elements` -1 where they
@@ -61,7 +61,7 @@ class Traffic:
         over = (sum(some) - len(some) * min(some) for some in same.values() if len(some) >= _MIN_REPEATS)
         return sum(over) / self.steps
 
-    def only(self, rows: Iterable[int]) -> Traffic | None:
+    def only(self, rows: Iterable[int]) -> CollectiveKernels | None:
         """Return some of these kernels; None if there are none."""
         kept = list(rows)
         if not kept:
@@ -69,10 +69,10 @@ class Traffic:
         columns = (
             tuple(column[row] for row in kept) for column in (self.positions, self.lengths, self.elements)
         )
-        return Traffic(self.name, self.group, self.steps, *columns)
+        return CollectiveKernels(self.name, self.group, self.steps, *columns)
 
 
-def step_traffic(profile: Profile) -> list[Traffic]:
+def step_traffic(profile: Profile) -> list[CollectiveKernels]:
     """Return the communication of `profile` in its steps, the longest first."""
     traffics = (_traffic_of(profile, collective) for collective in profile.collectives)
     return sorted(
@@ -80,7 +80,7 @@ def step_traffic(profile: Profile) -> list[Traffic]:
     )
 
 
-def _traffic_of(profile: Profile, collective: Collectives) -> Traffic | None:
+def _traffic_of(profile: Profile, collective: Collectives) -> CollectiveKernels | None:
     starts = profile.steps.start
     by_step: dict[int, list[int]] = defaultdict(list)
     for row, (start, length) in enumerate(zip(collective.start, collective.length, strict=False)):
@@ -94,7 +94,7 @@ def _traffic_of(profile: Profile, collective: Collectives) -> Traffic | None:
     whole = [rows for rows in by_step.values() if 2 * len(rows) >= usual]
     rows = [row for some in whole for row in some]
     elements = collective.elements or (-1,) * len(collective.start)
-    return Traffic(
+    return CollectiveKernels(
         collective.name,
         collective.group,
         len(whole),

@@ -11,7 +11,7 @@ from gapless.model.loading import Diagnosis
 from gapless.model.wording import duration, percent
 from gapless.rules import _loader as loader
 from gapless.rules import _profile as profile_rules
-from gapless.rules._profile import Spot
+from gapless.rules._profile import CostSpot
 
 _IN_PROCESS_NAMES = ("_SingleProcessDataLoaderIter", "torch/utils/data/_utils/fetch.py")
 """Names that occur only where the training process makes the batches."""
@@ -106,7 +106,7 @@ def _advise_setting(use: LoaderUse, diagnosis: Diagnosis) -> tuple[str, str]:
     return (advice if enough else f"{advice}; for the rest, {loader.MAKE_CHEAPER}"), change
 
 
-def _batch_maker(spot: Spot) -> str:
+def _batch_maker(spot: CostSpot) -> str:
     """Return who makes the batches: ``itself``, ``workers`` or "" if the names do not say."""
     itself, workers = (
         any(name in spot.words for name in names) for names in (_IN_PROCESS_NAMES, _WORKER_NAMES)
@@ -114,7 +114,7 @@ def _batch_maker(spot: Spot) -> str:
     return "" if itself == workers else "itself" if itself else "workers"
 
 
-def _evidence(profile: Profile, spot: Spot) -> Iterator[str]:
+def _evidence(profile: Profile, spot: CostSpot) -> Iterator[str]:
     if _batch_maker(spot) == "itself":
         yield "`num_workers=0`: the training process makes every batch itself"
     elif _batch_maker(spot) == "workers":
@@ -128,7 +128,7 @@ def _loading_time(profile: Profile) -> int:
     return sum(phase.host for phase in profile.phases if phase.name == "loading")
 
 
-def _remedy(profile: Profile, spot: Spot, advice: str) -> tuple[str, ...]:
+def _remedy(profile: Profile, spot: CostSpot, advice: str) -> tuple[str, ...]:
     """Return what to write instead, also in a few words if more specific than the rule."""
     once = spot.steps == 1 and profile.steps.count >= 3
     if _batch_maker(spot) == "workers":
@@ -151,7 +151,7 @@ def _remedy(profile: Profile, spot: Spot, advice: str) -> tuple[str, ...]:
     return call + enough, f"`num_workers={needed}, persistent_workers=True`" if needed else ""
 
 
-def _workers_needed(profile: Profile, spot: Spot) -> tuple[int, str]:
+def _workers_needed(profile: Profile, spot: CostSpot) -> tuple[int, str]:
     """Return how many workers keep up with the rest of a step (0: none would), and a sentence on it."""
     batch = profile_rules.per_step(profile, max(_loading_time(profile), spot.idle))
     rest = profile.steps.mean - batch

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gapless.model import Hit, LoaderRule
 from gapless.model.loader_use import LoaderUse
-from gapless.model.loading_feed import Column
+from gapless.model.loading_feed import BatchTensor
 from gapless.model.wording import duration, percent, size
 
 _MIN_SAVED_SHARE, _MIN_SAVED_BYTES = 0.25, 1_000_000
@@ -70,7 +70,7 @@ class WideBatch(LoaderRule):
         yield Hit(evidence=tuple(_evidence(wide, whole, saved)), remedy=_remedy(wide), bytes=whole, steps=1)
 
 
-def _evidence(wide: Sequence[Column], whole: int, saved: int) -> Iterator[str]:
+def _evidence(wide: Sequence[BatchTensor], whole: int, saved: int) -> Iterator[str]:
     yield (
         f"a batch takes {size(whole)}, but its values need only {size(whole - saved)}: "
         f"{percent(saved / whole)} less"
@@ -86,17 +86,17 @@ def _evidence(wide: Sequence[Column], whole: int, saved: int) -> Iterator[str]:
     )
 
 
-def _column_name(column: Column) -> str:
+def _column_name(column: BatchTensor) -> str:
     return f"`{column.name}`" if column.name else "the batch"
 
 
-def _reason(column: Column) -> str:
+def _reason(column: BatchTensor) -> str:
     if column.to == "uint8":
         return " (at most 256 values in each channel, equally spaced: images that were bytes)"
     return " (only 0 and 1)" if column.to == "bool" else ""
 
 
-def _remedy(wide: Sequence[Column]) -> str:
+def _remedy(wide: Sequence[BatchTensor]) -> str:
     advice = []
     for kind, sentence in (
         (

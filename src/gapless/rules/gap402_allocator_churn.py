@@ -9,7 +9,7 @@ from gapless.model.memory_report import MemoryReport
 from gapless.model.wording import count
 from gapless.rules import _memory as memory_rules
 from gapless.rules import _profile as profile_rules
-from gapless.rules._profile import Spot
+from gapless.rules._profile import CostSpot
 
 _GIVE_BACK = ("free", "unmap", "release")
 _PINNED = ("hostalloc", "hostmalloc", "mallochost", "hostregister")
@@ -99,7 +99,7 @@ class AllocatorChurn(ProfileRule, MemoryRule):
         )
 
 
-def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
+def _remedy(profile: Profile, spot: CostSpot) -> tuple[str, ...]:
     """Return what to write instead, also in a few words if more specific than the rule."""
     text = spot.words.lower()
     if "empty_cache" in text:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent, three_digits
 from gapless.rules import _profile as profile_rules
-from gapless.rules._profile import Spot
+from gapless.rules._profile import CostSpot
 
 _OPTIMIZER_STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
 _ZEROING = "zero_grad"
@@ -85,12 +85,12 @@ class LaunchBound(ProfileRule):
             yield spot.hit(profile, evidence, *(_remedy(spot, kind) or (self.advice,)))
 
 
-def _split_places(profile: Profile, places: list[Spot]) -> Iterator[tuple[Spot, str | None]]:
+def _split_places(profile: Profile, places: list[CostSpot]) -> Iterator[tuple[CostSpot, str | None]]:
     """Yield the optimizer by kind, which has its own remedies, costly lines by themselves, and the rest.
 
     Launching is slow in all of a step or nowhere: a small place, or an operator without a line, says nothing.
     """
-    by_kind: dict[str | None, list[Spot]] = {}
+    by_kind: dict[str | None, list[CostSpot]] = {}
     for spot in places:
         by_kind.setdefault(_optimizer_name(spot), []).append(spot)
     rest = by_kind.pop(None, [])
@@ -100,7 +100,7 @@ def _split_places(profile: Profile, places: list[Spot]) -> Iterator[tuple[Spot, 
             >= profile_rules.MIN_SHARE_OF_PLACE
         ):
             costs = tuple(cost for spot in own for cost in spot.costs)
-            yield Spot(own[0].site, costs, len(own)), kind
+            yield CostSpot(own[0].site, costs, len(own)), kind
         else:
             rest += own
     rest.sort(key=lambda spot: -spot.idle)
@@ -111,7 +111,7 @@ def _split_places(profile: Profile, places: list[Spot]) -> Iterator[tuple[Spot, 
             yield spot, None
 
 
-def _optimizer_name(spot: Spot) -> str | None:
+def _optimizer_name(spot: CostSpot) -> str | None:
     """Return the optimizer that launches here, "" if its name is unknown, None if there is none."""
     step, file = _OPTIMIZER_STEP.search(spot.words), _OPTIMIZER_FILE.search(spot.words)
     if step:
@@ -138,7 +138,7 @@ def _describe_queue(profile: Profile) -> Iterator[str]:
         yield f"nothing was queued for the GPU for {percent(launches.empty)} of the time"
 
 
-def _remedy(spot: Spot, kind: str | None) -> tuple[str, ...]:
+def _remedy(spot: CostSpot, kind: str | None) -> tuple[str, ...]:
     """Return what to write instead, also in a few words; () if the general advice suffices."""
     if kind == _ZEROING:
         return (

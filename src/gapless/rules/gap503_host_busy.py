@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as profile_rules
-from gapless.rules._profile import Spot
+from gapless.rules._profile import CostSpot
 
 _LOGGING = {
     "aim", "clearml", "comet_ml", "logging", "loguru", "mlflow", "neptune", "rich", "tensorboard",
@@ -108,9 +108,9 @@ class HostBusy(ProfileRule):
             )
 
 
-def _merge_by_remedy(profile: Profile, spots: list[Spot]) -> Iterator[tuple[Spot, tuple[str, ...]]]:
+def _merge_by_remedy(profile: Profile, spots: list[CostSpot]) -> Iterator[tuple[CostSpot, tuple[str, ...]]]:
     """Yield the places with their remedies; places that one change of the whole step fixes are merged."""
-    of_all: dict[tuple[str, ...], list[Spot]] = {}
+    of_all: dict[tuple[str, ...], list[CostSpot]] = {}
     for spot in spots:
         remedy = _remedy(profile, spot)
         if remedy in (_SLOW_LAUNCHES, _FIRST_TIME, profile_rules.ONE_LAUNCH):
@@ -121,7 +121,7 @@ def _merge_by_remedy(profile: Profile, spots: list[Spot]) -> Iterator[tuple[Spot
         yield profile_rules.merge_spots(places), remedy
 
 
-def _remedy(profile: Profile, spot: Spot) -> tuple[str, ...]:
+def _remedy(profile: Profile, spot: CostSpot) -> tuple[str, ...]:
     """Return what to write instead, also in a few words; () if the general advice suffices."""
     below = {frame.library for frame in spot.site.library_frames} if spot.site else set()
     if any(name in spot.words.lower() for name in profile_rules.COMPILER_NAMES):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.rules import _profile as profile_rules
-from gapless.rules._profile import Spot
+from gapless.rules._profile import CostSpot
 
 _KINDS = {
     "launches": ("graphlaunch",),
@@ -99,7 +99,7 @@ class LongDriverCall(ProfileRule):
             )
 
 
-def _call_kind(spot: Spot) -> str:
+def _call_kind(spot: CostSpot) -> str:
     """Return the kind of call: ``loads``, ``compiles``, ``captures``, ``launches`` or ""."""
     text = spot.words.lower()
     return next((kind for kind, names in _KINDS.items() if any(name in text for name in names)), "")

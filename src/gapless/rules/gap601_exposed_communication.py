@@ -10,7 +10,7 @@ from gapless.model import Hit, Profile, ProfileRule, Ranks, Site
 from gapless.model.profile import SYNCHRONIZING, Cost
 from gapless.model.wording import duration, percent, three_digits
 from gapless.rules._profile import describe_time, per_step_words, share_of_steps
-from gapless.rules._traffic import Traffic, step_traffic
+from gapless.rules._traffic import CollectiveKernels, step_traffic
 
 MIN_SHARE_OF_STEPS = 0.1
 """Share of the steps from which the TensorBoard plugin warned of communication."""
@@ -163,7 +163,7 @@ def _main_site(costs: list[Cost]) -> Site | None:
     return largest.site if largest.site.operator or largest.site.stack else None
 
 
-def _evidence(profile: Profile, idle: int, kinds: list[Traffic]) -> Iterator[str]:
+def _evidence(profile: Profile, idle: int, kinds: list[CollectiveKernels]) -> Iterator[str]:
     yield f"the GPU does nothing but communicate for {describe_time(profile, idle)}"
     if not kinds:
         return
@@ -181,7 +181,7 @@ def _evidence(profile: Profile, idle: int, kinds: list[Traffic]) -> Iterator[str
         yield _ONE_RANK
 
 
-def _describe_kind(kind: Traffic) -> str:
+def _describe_kind(kind: CollectiveKernels) -> str:
     number = three_digits(kind.count)
     size = f" of {_format_elements(kind.sent)} elements in all" if kind.sent >= 0 else ""
     group = f" in group {kind.group}" if kind.group and not kind.group.startswith("stream") else ""
@@ -195,7 +195,7 @@ def _format_elements(number: float) -> str:
     return three_digits(number)
 
 
-def _remedy(kinds: list[Traffic], advice: str) -> str:
+def _remedy(kinds: list[CollectiveKernels], advice: str) -> str:
     if not kinds:
         return advice
     total = sum(kind.time for kind in kinds)

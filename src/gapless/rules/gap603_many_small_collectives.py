@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent, three_digits
 from gapless.rules._profile import per_step, per_step_words, share_of_steps
-from gapless.rules._traffic import Traffic, step_traffic
+from gapless.rules._traffic import CollectiveKernels, step_traffic
 
 MANY = 24
 """Small collectives per step: two dozen, which no layout of a model needs."""
@@ -78,7 +78,7 @@ class ManySmallCollectives(ProfileRule):
             yield _hit(profile, kind, small)
 
 
-def _only_small(profile: Profile, kind: Traffic) -> Traffic | None:
+def _only_small(profile: Profile, kind: CollectiveKernels) -> CollectiveKernels | None:
     """Return the collectives too small to be worth sending alone, unless they must follow one another."""
     if kind.name not in _NAMES:
         return None
@@ -97,7 +97,7 @@ def _is_training(profile: Profile) -> bool:
     return any(phase.name == "backward" and max(phase.host, phase.device) > 0 for phase in profile.phases)
 
 
-def _hit(profile: Profile, kind: Traffic, small: Traffic) -> Hit:
+def _hit(profile: Profile, kind: CollectiveKernels, small: CollectiveKernels) -> Hit:
     number = three_digits(small.count)
     group = f" in group {kind.group}" if kind.group and not kind.group.startswith("stream") else ""
     if small.sent >= 0:
@@ -126,7 +126,7 @@ def _hit(profile: Profile, kind: Traffic, small: Traffic) -> Hit:
     )
 
 
-def _remedy(small: Traffic) -> str:
+def _remedy(small: CollectiveKernels) -> str:
     if small.name == "all_gather":
         return (
             "gather once: put the states of all metrics into one tensor (`gapless.metrics` reduces a whole "

@@ -8,7 +8,7 @@ from statistics import median
 from gapless.model import Hit, Profile, ProfileRule
 from gapless.model.wording import duration, percent
 from gapless.rules import _profile as profile_rules
-from gapless.rules._profile import Spot
+from gapless.rules._profile import CostSpot
 
 _MIN_LENGTH_RATIO = 1.5
 """How many times longer than the others the first step must be."""
@@ -84,7 +84,7 @@ def _describe_first_step(profile: Profile) -> Iterator[str]:
         yield f"the excess is {percent(surplus)} of all {len(lengths)} steps"
 
 
-def _startup_places(profile: Profile) -> Iterator[Spot]:
+def _startup_places(profile: Profile) -> Iterator[CostSpot]:
     """Yield idleness in loading, capturing and allocating that no second step repeated."""
     for cause in ("graph", "allocator"):
         if cause == "allocator" and profile_rules.is_sawing(profile):

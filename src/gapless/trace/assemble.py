@@ -14,17 +14,17 @@ from gapless.trace.events import Head, to_integer
 from gapless.trace.links import find_links
 from gapless.trace.losses import count_numbered, find_bare_ranges, find_lost_arrows
 from gapless.trace.timeline import (
+    ColumnTable,
     Facts,
-    Gpu,
     Host,
     HostKind,
     Ints,
     Losses,
     Memory,
     Syncs,
-    Table,
     Thread,
     Timeline,
+    TraceGpu,
     Work,
     concatenate,
     distinct,
@@ -47,7 +47,7 @@ _MAX_PROFILE_NS = 10 * 86_400 * 10**9
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(")
 """Annotations by torch itself, which files up to torch 1.11 record as operators."""
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=ColumnTable)
 V = TypeVar("V")
 
 
@@ -287,10 +287,11 @@ def _mark_annotations(host: Host, names: tuple[str, ...]) -> None:
 def _complete_facts(facts: Facts, head: Head, timeline: Timeline) -> Facts:
     devices = head.devices or head.devices_before_1_9
     gpus_by_id = {
-        device.id: Gpu(device.id, device.name, device.multiprocessors, device.memory) for device in devices
+        device.id: TraceGpu(device.id, device.name, device.multiprocessors, device.memory)
+        for device in devices
     }
     used = distinct(timeline.work.device) if len(timeline.work) else sorted(gpus_by_id)
-    gpus = tuple(gpus_by_id.get(int(number), Gpu(int(number))) for number in used)
+    gpus = tuple(gpus_by_id.get(int(number), TraceGpu(int(number))) for number in used)
     frames = bool((timeline.host.kind == HostKind.FRAME).any())
     return replace(
         facts,
@@ -305,7 +306,7 @@ def _complete_facts(facts: Facts, head: Head, timeline: Timeline) -> Facts:
     )
 
 
-def _vendor(gpus: tuple[Gpu, ...], names: tuple[str, ...]) -> str:
+def _vendor(gpus: tuple[TraceGpu, ...], names: tuple[str, ...]) -> str:
     if any(name.startswith("hip") for name in names) or any("AMD" in gpu.name for gpu in gpus):
         return "amd"
     return "nvidia"

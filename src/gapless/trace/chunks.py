@@ -35,7 +35,7 @@ _MAX_EVENT_BYTES = 32 << 20
 """Where no event has ended after this many bytes, the bytes read are given up."""
 
 
-class Source(Protocol):
+class ByteReader(Protocol):
     """Anything that bytes are read from."""
 
     def read(self, size: int, /) -> bytes: ...
@@ -67,7 +67,7 @@ class Rest:
         return _NESTED.search(self.first) is not None
 
 
-def iter_events(source: Source, rest: Rest, name: str, size: int = CHUNK) -> Iterator[list[Event]]:
+def iter_events(source: ByteReader, rest: Rest, name: str, size: int = CHUNK) -> Iterator[list[Event]]:
     """Yield the events of a file, some thousands at a time; `rest` is filled meanwhile.
 
     Raises:
@@ -76,7 +76,7 @@ def iter_events(source: Source, rest: Rest, name: str, size: int = CHUNK) -> Ite
     return _Reader(source, rest, name, size).events()
 
 
-def is_trace(source: Source) -> bool:
+def is_trace(source: ByteReader) -> bool:
     """Whether the bytes of `source` begin as a trace does."""
     try:
         _Reader(source, Rest(), "", CHUNK).begin()
@@ -86,7 +86,7 @@ def is_trace(source: Source) -> bool:
 
 
 class _Reader:
-    def __init__(self, source: Source, rest: Rest, name: str, size: int) -> None:
+    def __init__(self, source: ByteReader, rest: Rest, name: str, size: int) -> None:
         self._source = source
         self._rest = rest
         self._name = name

@@ -113,7 +113,9 @@ class ExactEvent(msgspec.Struct, gc=False):
 Event = TraceEvent | ExactEvent
 
 
-class Device(msgspec.Struct, gc=False, rename={"multiprocessors": "numSms", "memory": "totalGlobalMem"}):
+class DeviceRecord(
+    msgspec.Struct, gc=False, rename={"multiprocessors": "numSms", "memory": "totalGlobalMem"}
+):
     """A GPU as the profiler describes it."""
 
     id: int = -1
@@ -134,8 +136,8 @@ class Head(msgspec.Struct, gc=False):
     """Facts that a file states about the whole run, before and after its events."""
 
     base: int = msgspec.field(default=0, name="baseTimeNanoseconds")
-    devices: list[Device] = msgspec.field(default_factory=list, name="deviceProperties")
-    devices_before_1_9: list[Device] = msgspec.field(default_factory=list, name="computeProperties")
+    devices: list[DeviceRecord] = msgspec.field(default_factory=list, name="deviceProperties")
+    devices_before_1_9: list[DeviceRecord] = msgspec.field(default_factory=list, name="computeProperties")
     distributed: Distributed = msgspec.field(default_factory=Distributed, name="distributedInfo")
     with_stack: int = 0
     profile_memory: int = 0

@@ -22,7 +22,7 @@ _GZIP_LEVEL = 4
 """Traces are large: a higher level takes twice the time and saves a tenth."""
 
 
-class Target(Protocol):
+class ByteWriter(Protocol):
     """Anything that bytes are written to."""
 
     def write(self, data: bytes, /) -> int: ...
@@ -75,7 +75,7 @@ def _skip_head(source: Source, before: bytes) -> bytes:
     return data[wanted:]
 
 
-def _copy_events(first: bytes, source: Source, out: Target, rest: Rest) -> None:
+def _copy_events(first: bytes, source: Source, out: ByteWriter, rest: Rest) -> None:
     if not rest.truncated:
         out.write(first)
         while more := source.read(CHUNK):
@@ -106,7 +106,7 @@ def _end_of_last_event(data: bytes) -> int:
 
 
 @contextmanager
-def _open_target(target: str) -> Iterator[Target]:
+def _open_target(target: str) -> Iterator[ByteWriter]:
     """Open `target` for writing, compressed where its name says so."""
     with writing(target) as raw:
         if not target.endswith(".gz"):

@@ -23,12 +23,12 @@ from gapless.trace.columns import Ints as Ints
 from gapless.trace.columns import WorkKind as WorkKind
 from gapless.trace.nesting import find_parents
 
-T = TypeVar("T", bound="Table")
+T = TypeVar("T", bound="ColumnTable")
 N = TypeVar("N", bound=np.generic)
 
 
 @dataclass(frozen=True)
-class Table:
+class ColumnTable:
     """Columns of equal length; a subclass declares them as fields."""
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Host(Table):
+class Host(ColumnTable):
     """Spans on the host, ordered by thread, then start; of two that start together the longer is first.
 
     `kind` is a :class:`HostKind`, `name` a position in `Timeline.names`, `thread` one in `Timeline.threads`.
@@ -65,7 +65,7 @@ class Host(Table):
 
 
 @dataclass(frozen=True)
-class Work(Table):
+class Work(ColumnTable):
     """Operations of the devices, ordered by start.
 
     `kind` is a :class:`WorkKind`. `stream` and `device` are the profiler's own numbers. `bytes` is the size
@@ -90,7 +90,7 @@ class Work(Table):
 
 
 @dataclass(frozen=True)
-class Syncs(Table):
+class Syncs(ColumnTable):
     """Waits as the driver reports them (``enable_cuda_sync_events``), ordered by start.
 
     `kind` is a position in `Timeline.names` (``Stream Sync``, ``Event Sync``, ``Context Sync``, ``Stream Wait
@@ -109,7 +109,7 @@ class Syncs(Table):
 
 
 @dataclass(frozen=True)
-class Memory(Table):
+class Memory(ColumnTable):
     """Allocations (`bytes` above 0) and frees, ordered by time.
 
     `device_type` is torch's number (0 CPU, 1 CUDA and its substitutes). `allocated` and `reserved` are
@@ -127,7 +127,7 @@ class Memory(Table):
 
 
 @dataclass(frozen=True)
-class Links(Table):
+class Links(ColumnTable):
     """Forward operators and the backward operators made from them: positions in `Host`."""
 
     forward: Ints
@@ -142,7 +142,7 @@ class Thread(NamedTuple):
     name: str = ""
 
 
-class Gpu(NamedTuple):
+class TraceGpu(NamedTuple):
     """A GPU of the profile: number, name, multiprocessors and memory in bytes."""
 
     number: int
@@ -200,7 +200,7 @@ class Facts:
     rank: int = -1
     world_size: int = 0
     backend: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[TraceGpu, ...] = ()
     vendor: str = ""
     with_stack: bool = False
     with_memory: bool = False

@@ -18,7 +18,7 @@ from gapless.analyze.estimate.draws import (
     DRAWS,
     FAMILY_VARIANCE,
     HIGH_QUANTILE,
-    Doubt,
+    TimeUncertainty,
     draw_machines,
     interval,
 )
@@ -314,7 +314,7 @@ def test_an_interval_is_between_quantiles_and_holds_the_likely_value():
 
 def test_the_drawn_machines_are_balanced():
     entries = [add(1.0 + number / 1000) for number in range(30)]
-    drawn = draw_machines(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
+    drawn = draw_machines(entries, lambda entry: TimeUncertainty("pointwise", 0.3), 0.5)
     hosts = np.log([estimate.host for estimate in drawn])
     device = np.log([profile.device for profile in drawn])
     assert hosts.mean() == pytest.approx(0.0, abs=1e-9)
@@ -323,5 +323,6 @@ def test_the_drawn_machines_are_balanced():
     assert np.quantile(device, HIGH_QUANTILE) == pytest.approx(0.3 * NORMAL, rel=0.1)
     assert abs(np.corrcoef(hosts, device.mean(axis=1))[0, 1]) < 0.2
     assert [estimate.host for estimate in drawn] == [
-        machine.host for machine in draw_machines(entries, lambda entry: Doubt("pointwise", 0.3), 0.5)
+        machine.host
+        for machine in draw_machines(entries, lambda entry: TimeUncertainty("pointwise", 0.3), 0.5)
     ]

@@ -16,7 +16,7 @@ from gapless.analyze.kernel_times.durations import device_time, peak
 from gapless.analyze.kernel_times.families import family_of
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.gpus import CARDS
-from gapless.model.programme import Entry, Gpu, gpu_limits
+from gapless.model.programme import Entry, GpuRates, gpu_limits
 
 SHEETS = [gpu_limits(card) for card in CARDS]
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -72,7 +72,7 @@ asked = st.one_of(
 
 @given(asked, st.sampled_from(SHEETS))
 @example(product(1, 8192, 8192, 8192), SHEETS[0])
-def test_nothing_is_faster_than_the_peak(entry: Entry, gpu: Gpu) -> None:
+def test_nothing_is_faster_than_the_peak(entry: Entry, gpu: GpuRates) -> None:
     """But for convolutions in fp32, which need fewer flops than their definition says."""
     needed = work(entry)
     time = device_time(needed, gpu)
@@ -83,7 +83,7 @@ def test_nothing_is_faster_than_the_peak(entry: Entry, gpu: Gpu) -> None:
 
 
 @given(asked, st.sampled_from(SHEETS), st.floats(1.0, 20.0))
-def test_a_faster_gpu_takes_no_longer(entry: Entry, gpu: Gpu, factor: float) -> None:
+def test_a_faster_gpu_takes_no_longer(entry: Entry, gpu: GpuRates, factor: float) -> None:
     time = device_time(work(entry), gpu)
     wider = msgspec.structs.replace(gpu, bandwidth=gpu.bandwidth * factor)
     assert device_time(work(entry), wider) <= time * (1 + 1e-9)
@@ -100,7 +100,7 @@ def test_a_larger_product_takes_no_less(batch, rows, columns, inner, dtype, gpu,
 
 
 @given(st.integers(64, 4096), st.integers(64, 4096), st.integers(64, 4096), st.sampled_from(SHEETS))
-def test_a_row_more_changes_little(rows: int, columns: int, inner: int, gpu: Gpu) -> None:
+def test_a_row_more_changes_little(rows: int, columns: int, inner: int, gpu: GpuRates) -> None:
     """One more row may begin another row of tiles, of which there are others as wide, or smaller ones."""
     one = device_time(work(product(1, rows, columns, inner)), gpu)
     more = device_time(work(product(1, rows + 1, columns, inner)), gpu)
@@ -108,7 +108,7 @@ def test_a_row_more_changes_little(rows: int, columns: int, inner: int, gpu: Gpu
 
 
 @given(st.sampled_from(["add", "native_layer_norm", "_softmax"]), sides, sides, st.sampled_from(SHEETS))
-def test_more_rows_take_no_less(name: str, rows: int, columns: int, gpu: Gpu) -> None:
+def test_more_rows_take_no_less(name: str, rows: int, columns: int, gpu: GpuRates) -> None:
     one, two = (device_time(work(moving(name, (count, columns))), gpu) for count in (rows, 2 * rows))
     assert one <= two <= 2 * one * 3.5  # what no longer fits into the cache is slower
 

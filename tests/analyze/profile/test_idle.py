@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace, training
 
-from gapless.analyze.profile.idle import Stretch, attribute_idleness
+from gapless.analyze.profile.idle import IdleStretch, attribute_idleness
 from gapless.analyze.profile.trace_steps import busy_spans, covered_time, find_steps, main_device
 from gapless.analyze.profile.waits import find_waits
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def totals(stretches: list[Stretch]) -> dict[str, int]:
+def totals(stretches: list[IdleStretch]) -> dict[str, int]:
     """Idle nanoseconds by cause."""
     counter: Counter[str] = Counter()
     for stretch in stretches:

@@ -7,7 +7,7 @@ import linecache
 import pytest
 
 from gapless.emulation.standins.fallbacks import find_fallbacks
-from gapless.emulation.standins.requests import Refusal
+from gapless.emulation.standins.requests import RefusedImport
 from gapless.model import SourceLine
 
 FILE = "/x/site-packages/lib/norms.py"
@@ -65,7 +65,7 @@ def read(text: str, marker: str):
 
     guards.parse_source.cache_clear()
     line = next(n for n, row in enumerate(text.splitlines(), 1) if marker in row)
-    return find_fallbacks([Refusal("apex", "lib", "lib.norms", FILE, line)])
+    return find_fallbacks([RefusedImport("apex", "lib", "lib.norms", FILE, line)])
 
 
 def frame(line: int = 0, function: str = "f", library: str = "lib", file: str = FILE) -> SourceLine:
@@ -99,4 +99,4 @@ def test_branches_on_the_answer_to_a_question() -> None:
 
 def test_nothing_where_the_source_does_not_show_it() -> None:
     assert read("import amp_C\n", "import amp_C") == ()
-    assert find_fallbacks([Refusal("apex", "lib", "lib.gone", "/no/such/file.py", 1)]) == ()
+    assert find_fallbacks([RefusedImport("apex", "lib", "lib.gone", "/no/such/file.py", 1)]) == ()

@@ -3,10 +3,10 @@
 from gapless.analyze.compare.gate import find_regressions, has_grown
 from gapless.analyze.compare.profiles import compare_profiles
 from gapless.analyze.compare.sessions import compare_reports
-from gapless.analyze.compare.subject import Subject, slowest, subject
+from gapless.analyze.compare.subject import ComparisonSide, slowest, subject
 
 __all__ = [
-    "Subject",
+    "ComparisonSide",
     "compare_profiles",
     "compare_reports",
     "find_regressions",

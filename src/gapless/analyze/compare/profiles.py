@@ -13,7 +13,7 @@ from gapless.analyze.compare.changed_lines import line_changes
 from gapless.analyze.compare.device_time import kernel_changes, operator_changes
 from gapless.analyze.compare.notes import profile_notes
 from gapless.analyze.compare.sentence import profile_sentence
-from gapless.analyze.compare.subject import Subject
+from gapless.analyze.compare.subject import ComparisonSide
 from gapless.model import Profile
 from gapless.model.comparison import Comparison, Measure, PhaseChange, Side, Spread
 
@@ -35,7 +35,7 @@ _SPLIT = {
 }
 
 
-def compare_profiles(before: Subject, after: Subject) -> Comparison:
+def compare_profiles(before: ComparisonSide, after: ComparisonSide) -> Comparison:
     """Compare the traces `before` and `after`, per step if both have marked steps."""
     pair = pair_profiles(before.profile, after.profile)
     sides = _side(before), _side(after)
@@ -77,7 +77,7 @@ def compare_profiles(before: Subject, after: Subject) -> Comparison:
     )
 
 
-def _side(subject: Subject) -> Side:
+def _side(subject: ComparisonSide) -> Side:
     profile, steps = subject.profile, subject.profile.steps
     is_marked = has_marked_steps(profile)
     lengths = _step_lengths(profile)

@@ -12,7 +12,7 @@ _MIN_DELAY_SHARE = 0.01
 """Share of a step by which a rank must be later than others to be the slowest: less is clock noise."""
 
 
-class Subject(NamedTuple):
+class ComparisonSide(NamedTuple):
     """One side: what the user named, its profile (of the slowest of `files` ranks) and its findings.
 
     `notes` are remarks for the user, without a full stop.
@@ -30,7 +30,7 @@ def subject(
     profiles: Sequence[Profile],
     findings: Callable[[Sequence[Profile]], tuple[Finding, ...]],
     notes: tuple[str, ...] = (),
-) -> Subject:
+) -> ComparisonSide:
     """Build a side from the user's `name` and its profiles, one or several ranks.
 
     `findings` is called with all profiles, the representative one first.
@@ -43,7 +43,7 @@ def subject(
         notes += (f"{label}, the slowest of {len(profiles)} traces, represents them",)
         if len(group_runs(profiles)) > 1:
             notes += ("some of these traces may not be ranks of one run",)
-    return Subject(name, slowest_profile, findings([slowest_profile, *rest]), len(profiles), notes)
+    return ComparisonSide(name, slowest_profile, findings([slowest_profile, *rest]), len(profiles), notes)
 
 
 def slowest(profiles: Sequence[Profile]) -> int:

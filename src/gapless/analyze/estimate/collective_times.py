@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gapless.analyze.estimate.programme_steps import Step
-from gapless.model.programme import Entry, Gpu, Programme
+from gapless.model.programme import Entry, GpuRates, Programme
 
 
-class Links(NamedTuple):
+class GpuLinks(NamedTuple):
     """The links between the GPUs of a machine.
 
     Nanoseconds to begin and for each step from rank to rank, how gradually a collective reaches its
@@ -36,11 +36,11 @@ _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 def _links(
     begin: float, step: float, bend: float, spread: float, *shares: tuple[float, float, float]
-) -> Links:
-    return Links(begin, step, bend, dict(zip(_KINDS, shares, strict=True)), spread)
+) -> GpuLinks:
+    return GpuLinks(begin, step, bend, dict(zip(_KINDS, shares, strict=True)), spread)
 
 
-MEASURED: tuple[tuple[str, Links], ...] = (
+MEASURED: tuple[tuple[str, GpuLinks], ...] = (
     ("A100", _links(8_630, 860, 1.2, 0.17, (0.68, 0.78, 0.81), (0.54, 0.69, 0.74), (0.62, 0.73, 0.79),
                     (0.61, 0.72, 0.75))),
     # From H100 on, the switch reduces for all GPUs of a machine: more than the links would carry.
@@ -67,7 +67,7 @@ DEFAULT_GPUS_PER_NODE = 8
 _RANKS = re.compile(r"ranks (\d+)(?:-(\d+)|, (\d+))")
 
 
-def links_of(gpu: Gpu) -> Links:
+def links_of(gpu: GpuRates) -> GpuLinks:
     """Return the links between GPUs of that kind within a machine."""
     for pattern, links_ in MEASURED:
         if re.search(pattern, gpu.name) and (gpu.link > gpu.pcie or pattern == "L40S"):
@@ -154,7 +154,7 @@ def bandwidth(entry: Entry, programme: Programme) -> float:
     return min(inside, (programme.network or DEFAULT_NETWORK) * NETWORK_EFFICIENCY * local)
 
 
-def _bandwidth_share(joined: Links, name: str, ranks: int) -> float:
+def _bandwidth_share(joined: GpuLinks, name: str, ranks: int) -> float:
     """Share of the bandwidth that so many ranks of a machine reach, interpolated between 2, 4 and 8."""
     shares = joined.shares.get(name) or joined.shares["all_gather"]
     place = min(max(math.log2(max(ranks, 1)) - 1, 0.0), 2.0)

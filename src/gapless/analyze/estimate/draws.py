@@ -5,7 +5,7 @@ the standard deviation of ``ln(true / estimated)``, and `LATENCY_SPREAD` for lat
 machine. Its host factor and its latency factor hold throughout. An operator's deviation is partly common to
 all operators (the clock that this GPU sustains), partly to its family (how good such kernels are there), and
 the rest is its own: over many operators that rest averages out, the other two do not. The error of operators
-that no measured model has proved (`Doubt.unproven`) is the same for all of them.
+that no measured model has proved (`TimeUncertainty.unproven`) is the same for all of them.
 
 The draws are quantiles, not random: a programme has the same interval each time.
 """
@@ -37,7 +37,7 @@ LOW_QUANTILE, HIGH_QUANTILE = 0.1, 0.9
 """An interval lies between these quantiles, so that four in five true values lie in it."""
 
 
-class Doubt(NamedTuple):
+class TimeUncertainty(NamedTuple):
     """The uncertainty of an operator's time: its family, and standard deviations of ``ln(true / estimated)``:
     its kernel's, and one for all operators alike that no measured model has proved."""
 
@@ -56,7 +56,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 def draw_machines(
     entries_of_work: Sequence[Entry | None],
-    doubt: Callable[[Entry], Doubt],
+    doubt: Callable[[Entry], TimeUncertainty],
     host: float,
     count: int = DRAWS,
 ) -> list[ReplayPace]:
@@ -94,7 +94,7 @@ def interval(likely: float, drawn: Sequence[float] | Floats) -> Range:
     return Range(round(min(least, likely)), round(likely), round(max(most, likely)))
 
 
-def _factors(doubts: Sequence[Doubt], count: int) -> Floats:
+def _factors(doubts: Sequence[TimeUncertainty], count: int) -> Floats:
     """Return the factors on the times of these operators: draws by operators."""
     if not doubts:
         return np.ones((count, 0))

@@ -29,7 +29,7 @@ from gapless.analyze.estimate.programme_steps import (
 from gapless.analyze.estimate.throughput import measure_throughput
 from gapless.analyze.estimate.timing import Times, times_of
 from gapless.analyze.profile.pricing import hardest_removal
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session, Site
 from gapless.model.estimate import BATCHES_IN_TIME, Compiling, Estimate, Range
 from gapless.model.optimizer import Joined, OptimizerUse
@@ -87,7 +87,7 @@ class _Answer:
 
 
 def estimate(
-    session: Session, steps: Steps, groups: SitesByFinding, what_if: bool = False
+    session: Session, steps: RunSteps, groups: SitesByFinding, what_if: bool = False
 ) -> Estimate | None:
     """Estimate a session's steps, with a price for each of `groups`; None if nothing was recorded. With
     `what_if` also the effect of compiling."""

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gapless.analyze.estimate.times import Host
+from gapless.analyze.estimate.times import HostTimes
 from gapless.analyze.estimate.written import NUMBER, CallRow, SyncRow, WorkRow, write_timeline
 from gapless.model import copies
-from gapless.model.programme import Entry, Gpu
+from gapless.model.programme import Entry, GpuRates
 from gapless.replay.host import CHECKED_LAUNCHES, QUEUE_DEPTH
 from gapless.replay.latency import (
     DEFAULT_LAUNCH_NS,
@@ -78,8 +78,8 @@ class _Event(NamedTuple):
 class _Machine:
     """The state of the machine. Times stay exact until they are written, so that rounding never shortens."""
 
-    gpu: Gpu
-    host: Host
+    gpu: GpuRates
+    host: HostTimes
     depth: int = QUEUE_DEPTH
     now: float = 10_000
     free: dict[int, float] = field(default_factory=dict)
@@ -258,7 +258,7 @@ class _Machine:
 
 
 def run_and_model(
-    steps: Sequence[Iterable[TimedEntry]], gpu: Gpu, host: Host
+    steps: Sequence[Iterable[TimedEntry]], gpu: GpuRates, host: HostTimes
 ) -> tuple[MachineRun, ReplayModel] | ReplayRefusal:
     """Run the steps and build the replay model of the run, or say why there is none."""
     try:
@@ -272,7 +272,7 @@ def run_and_model(
 
 
 def run_steps(
-    steps: Sequence[Iterable[TimedEntry]], gpu: Gpu, host: Host, depth: int = QUEUE_DEPTH
+    steps: Sequence[Iterable[TimedEntry]], gpu: GpuRates, host: HostTimes, depth: int = QUEUE_DEPTH
 ) -> MachineRun:
     """Run these steps one after the other; streams accept `depth` launches before the next one waits.
 

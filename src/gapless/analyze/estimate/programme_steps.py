@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model.programme import Entry, Programme, Segment, Shape
 from gapless.replay.fidelity import MIN_OPERATIONS
 
@@ -18,7 +18,7 @@ ArrivedTensors = tuple[tuple[str, Shape], ...]
 """Types and shapes of tensors that came from the host."""
 
 
-def recorded_steps(programme: Programme, steps: Steps) -> list[Step]:
+def recorded_steps(programme: Programme, steps: RunSteps) -> list[Step]:
     """Return the steady steps that were recorded completely, in order; without those in which a model was
     evaluated, or that hold a rollout or the like, if there are others."""
     return [
@@ -29,7 +29,7 @@ def recorded_steps(programme: Programme, steps: Steps) -> list[Step]:
     ]
 
 
-def arrived_tensors(programme: Programme, steps: Steps) -> list[ArrivedTensors]:
+def arrived_tensors(programme: Programme, steps: RunSteps) -> list[ArrivedTensors]:
     """Return the tensors that came from the host in each of these steps."""
     return [
         tuple(tensor for part in segments for tensor in part.arrived)
@@ -37,7 +37,7 @@ def arrived_tensors(programme: Programme, steps: Steps) -> list[ArrivedTensors]:
     ]
 
 
-def count_left_out(programme: Programme, steps: Steps) -> int:
+def count_left_out(programme: Programme, steps: RunSteps) -> int:
     """Count the steady steps since the first kept segment that were too long to be recorded completely."""
     kept = {segment.tick for segment in programme.segments}
     if not kept:
@@ -48,7 +48,7 @@ def count_left_out(programme: Programme, steps: Steps) -> int:
     return sum(ticks_[0] >= min(kept) and not kept.issuperset(ticks_) for ticks_ in ticks)
 
 
-def _complete_steps(programme: Programme, steps: Steps) -> list[list[Segment]]:
+def _complete_steps(programme: Programme, steps: RunSteps) -> list[list[Segment]]:
     """Return the segments of each completely recorded step."""
     segments = {segment.tick: segment for segment in programme.segments}
     plain, every_step = [], []

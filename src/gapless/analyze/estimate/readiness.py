@@ -11,7 +11,7 @@ import msgspec
 from gapless.analyze.estimate.graph_replay import ReplaySavings, replay_savings
 from gapless.analyze.estimate.programme_steps import Step, recorded_steps
 from gapless.analyze.estimate.timing import Times, times_of
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session, SourceLine
 from gapless.model.estimate import Range
 from gapless.model.programme import Entry
@@ -33,7 +33,7 @@ _CHANGING = (
 )
 
 
-def assess_readiness(session: Session, steps: Steps) -> Readiness | None:
+def assess_readiness(session: Session, steps: RunSteps) -> Readiness | None:
     """Assess what a graph could capture of the steps of `session`; None if that was not requested."""
     programme = session.programme
     if programme is None or not programme.lines:

@@ -23,10 +23,10 @@ from gapless.analyze.kernel_times.families import (
     TRITON,
     UNKNOWN,
 )
-from gapless.model.programme import Gpu
+from gapless.model.programme import GpuRates
 
 
-class Spread(NamedTuple):
+class LogSpread(NamedTuple):
     """Standard deviations of the logarithm of true over estimated: below 20 µs, below 100 µs, and above."""
 
     short: float
@@ -34,32 +34,34 @@ class Spread(NamedTuple):
     long: float
 
 
-SPREADS: dict[str, Spread] = {
-    "products in fp32": Spread(0.4, 0.39, 0.11),  # no short ones in the tables; middle ones of unsteady cards
-    "products in 16 bits": Spread(0.26, 0.15, 0.11),
-    "convolutions in fp32": Spread(0.7, 0.7, 0.4),
-    "convolutions in 16 bits": Spread(0.7, 0.7, 0.5),  # not in the tables
-    "attention": Spread(0.41, 0.55, 0.24),
-    "attention, else": Spread(0.5, 0.55, 0.4),  # backward, or not in 16 bits: not in the tables
-    "pointwise": Spread(0.35, 0.12, 0.06),
+SPREADS: dict[str, LogSpread] = {
+    "products in fp32": LogSpread(
+        0.4, 0.39, 0.11
+    ),  # no short ones in the tables; middle ones of unsteady cards
+    "products in 16 bits": LogSpread(0.26, 0.15, 0.11),
+    "convolutions in fp32": LogSpread(0.7, 0.7, 0.4),
+    "convolutions in 16 bits": LogSpread(0.7, 0.7, 0.5),  # not in the tables
+    "attention": LogSpread(0.41, 0.55, 0.24),
+    "attention, else": LogSpread(0.5, 0.55, 0.4),  # backward, or not in 16 bits: not in the tables
+    "pointwise": LogSpread(0.35, 0.12, 0.06),
     # As much as GPUs differ that have no measured share for norms.
-    "layer norm": Spread(0.28, 0.28, 0.19),
-    "softmax": Spread(0.3, 0.3, 0.25),
-    "gather": Spread(0.28, 0.26, 0.27),
+    "layer norm": LogSpread(0.28, 0.28, 0.19),
+    "softmax": LogSpread(0.3, 0.3, 0.25),
+    "gather": LogSpread(0.28, 0.26, 0.27),
     # None of these is in the tables.
-    "copy": Spread(0.4, 0.3, 0.25),
-    "foreach": Spread(0.4, 0.3, 0.25),
-    "random": Spread(0.4, 0.3, 0.3),
-    "batch norm": Spread(0.4, 0.35, 0.3),
-    "reduction": Spread(0.5, 0.5, 0.5),
-    "scatter": Spread(0.6, 0.6, 0.6),
-    INDEXING: Spread(0.6, 0.6, 0.6),
-    DISTANCE: Spread(0.5, 0.5, 0.5),
-    "scan": Spread(0.6, 0.6, 0.6),
-    "sort": Spread(0.8, 0.8, 0.8),
-    RECURRENT: Spread(0.6, 0.6, 0.6),  # in an open table of one GPU alone
-    TRITON: Spread(0.6, 0.6, 0.6),
-    UNKNOWN: Spread(0.8, 0.8, 0.8),
+    "copy": LogSpread(0.4, 0.3, 0.25),
+    "foreach": LogSpread(0.4, 0.3, 0.25),
+    "random": LogSpread(0.4, 0.3, 0.3),
+    "batch norm": LogSpread(0.4, 0.35, 0.3),
+    "reduction": LogSpread(0.5, 0.5, 0.5),
+    "scatter": LogSpread(0.6, 0.6, 0.6),
+    INDEXING: LogSpread(0.6, 0.6, 0.6),
+    DISTANCE: LogSpread(0.5, 0.5, 0.5),
+    "scan": LogSpread(0.6, 0.6, 0.6),
+    "sort": LogSpread(0.8, 0.8, 0.8),
+    RECURRENT: LogSpread(0.6, 0.6, 0.6),  # in an open table of one GPU alone
+    TRITON: LogSpread(0.6, 0.6, 0.6),
+    UNKNOWN: LogSpread(0.8, 0.8, 0.8),
 }
 MAX_SHORT_TIME, MAX_MIDDLE_TIME = 20_000.0, 100_000.0
 """Nanoseconds up to which a kernel counts as short, and as middle."""
@@ -73,7 +75,7 @@ UNSTEADY_CLOCK = 0.3
 """Extra uncertainty where a card may lower its clocks, depending on its cooling."""
 
 
-def time_spread(work: DeviceWork, gpu: Gpu, time: float | None = None) -> float:
+def time_spread(work: DeviceWork, gpu: GpuRates, time: float | None = None) -> float:
     """Return the standard deviation of the natural logarithm of the true time over `device_time`'s, which can
     be passed as `time`.
 
@@ -103,7 +105,7 @@ logarithm. At least four fifths of the profiles and published steps of such mode
 fitted, lie in it (``benchmarks/sheets/intervals.md``, ``published.md``, ``timm_models.md``)."""
 
 
-def unproven_spread(work: DeviceWork, dtype: str, gpu: Gpu, time: float) -> float:
+def unproven_spread(work: DeviceWork, dtype: str, gpu: GpuRates, time: float) -> float:
     """Return the extra uncertainty of operators that no whole model with known times consists of."""
     proved = (
         time >= MAX_SHORT_TIME
@@ -113,7 +115,7 @@ def unproven_spread(work: DeviceWork, dtype: str, gpu: Gpu, time: float) -> floa
     return 0.0 if proved else UNPROVEN_SPREAD
 
 
-def spread_kind(work: DeviceWork, gpu: Gpu) -> tuple[str, str]:
+def spread_kind(work: DeviceWork, gpu: GpuRates) -> tuple[str, str]:
     """Return the row of `SPREADS`, and the share of the data sheet on which the time depends."""
     if work.family not in (MATMUL, CONVOLUTION, ATTENTION):
         return work.family, "memory"

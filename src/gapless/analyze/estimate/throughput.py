@@ -18,7 +18,7 @@ from gapless.analyze.kernel_times.families import (
     family_of,
 )
 from gapless.analyze.kernel_times.operator_work import nominal_flops, work
-from gapless.model.estimate import Count, Throughput
+from gapless.model.estimate import Count, StepThroughput
 from gapless.model.programme import Entry, Shape
 
 _IMAGE_DIMENSIONS = 4
@@ -32,7 +32,9 @@ _ALONG = (ATTENTION, CONVOLUTION, TRITON, UNKNOWN, "scan")
 """Families of operators that look along a sequence, or may do so."""
 
 
-def measure_throughput(steps: Sequence[Step], arrived: Sequence[ArrivedTensors], times: Times) -> Throughput:
+def measure_throughput(
+    steps: Sequence[Step], arrived: Sequence[ArrivedTensors], times: Times
+) -> StepThroughput:
     """Return what a step processes on average; `arrived` are the tensors from the host in recorded steps."""
     flops, repeated, units = _count_flops(steps)
     unit = max(units, key=lambda name: units[name], default="")
@@ -43,7 +45,7 @@ def measure_throughput(steps: Sequence[Step], arrived: Sequence[ArrivedTensors],
             group = _largest_kind(arrived)  # of rows whose ends are unknown
             rows = group[1] == 1 if group is not None else samples.number == tokens.number
             samples = None if rows else samples
-    return Throughput(
+    return StepThroughput(
         samples=samples,
         tokens=tokens,
         flops=flops / len(steps),

@@ -1,4 +1,4 @@
-"""The time that the host needs for each operator: see `Host`."""
+"""The time that the host needs for each operator: see `HostTimes`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ and per parameter, by `OptimizerUse.way`. Measured on torch's optimizers with op
 
 
 @dataclass(frozen=True)
-class Host:
+class HostTimes:
     """The times of the host without a profiler, in nanoseconds.
 
     `forward` and `backward` are from one launching operator to the next: Python, the dispatcher, autograd,
@@ -48,7 +48,7 @@ class Host:
         step, group, parameter = OPTIMIZER_PYTHON.get(entry.detail, OPTIMIZER_PYTHON["own"])
         return self.python * (step + group * entry.number + parameter * entry.tensors)
 
-    def paced(self, factor: float) -> Host:
+    def paced(self, factor: float) -> HostTimes:
         """Return a host whose own part takes `factor` times as long; the launching call is the driver's."""
 
         def own(time: float) -> float:
@@ -64,7 +64,7 @@ class Host:
             handover=self.handover * factor,
         )
 
-    def scaled(self, factor: float) -> Host:
+    def scaled(self, factor: float) -> HostTimes:
         """Return a host that takes `factor` times as long in everything."""
         return replace(
             self,
@@ -78,7 +78,7 @@ class Host:
         )
 
 
-USUAL = Host()
+USUAL = HostTimes()
 L4_HOST_FACTOR = 2.2
 """How many times as long as usual the CPUs take with which L4s and T4s are rented: older cores at low clocks.
 Chosen by four published steps of RF-DETR on an L4 that the CPU limits, so that these are no evidence for it

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gapless.analyze.estimate.draws import Doubt
+from gapless.analyze.estimate.draws import TimeUncertainty
 from gapless.analyze.estimate.emptying import emptying_cost
 from gapless.analyze.estimate.machine import TimedEntry
 from gapless.analyze.estimate.measure import MeasuredTimes, index_measurements
 from gapless.analyze.estimate.programme_steps import Step
 from gapless.analyze.estimate.spread import UNPROVEN_SPREAD, time_spread, unproven_spread
-from gapless.analyze.estimate.times import USUAL, Host, host_factor_beside
+from gapless.analyze.estimate.times import USUAL, HostTimes, host_factor_beside
 from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.families import UNKNOWN
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.model.memory import MemoryRun
-from gapless.model.programme import Calibration, Entry, Gpu, HostSpeed, Programme
+from gapless.model.programme import Calibration, Entry, GpuRates, HostSpeed, Programme
 
 UNMEASURED_HOST_SPREAD, MEASURED_HOST_SPREAD, PROFILED_HOST_SPREAD = 0.5, 0.35, 0.1
 """Uncertainty of the host's times (standard deviation of ``ln(true / estimated)``): of a usual host, as
@@ -36,8 +36,8 @@ MIN_SHARE_UNPROVEN = 0.2
 class Times:
     """The times of a programme's entries."""
 
-    gpu: Gpu
-    host: Host = USUAL
+    gpu: GpuRates
+    host: HostTimes = USUAL
     speed: HostSpeed | None = None
     calibration: Calibration | None = None
     measured: MeasuredTimes | None = None
@@ -56,20 +56,20 @@ class Times:
             return PROFILED_HOST_SPREAD
         return UNMEASURED_HOST_SPREAD if self.speed is None else MEASURED_HOST_SPREAD
 
-    def doubt(self, entry: Entry) -> Doubt:
+    def doubt(self, entry: Entry) -> TimeUncertainty:
         """Return how uncertain the device time of `entry` is."""
         if entry.kind != "operator":
-            return Doubt("copy between host and device", COPY_SPREAD)
+            return TimeUncertainty("copy between host and device", COPY_SPREAD)
         work_ = work(entry)
         if self.measured is not None:
             if self.measured.of_shapes(entry) is not None:
-                return Doubt(work_.family, SAME_SHAPES_SPREAD)
+                return TimeUncertainty(work_.family, SAME_SHAPES_SPREAD)
             if self.measured.of_operator(entry) is not None:
-                return Doubt(work_.family, OTHER_SHAPES_SPREAD)
-            return Doubt(work_.family, OTHER_OPERATORS_FACTOR * time_spread(work_, self.gpu))
+                return TimeUncertainty(work_.family, OTHER_SHAPES_SPREAD)
+            return TimeUncertainty(work_.family, OTHER_OPERATORS_FACTOR * time_spread(work_, self.gpu))
         time = self.timed(entry).device
         far = time_spread(work_, self.gpu, time)
-        return Doubt(work_.family, far, unproven_spread(work_, entry.dtype, self.gpu, time))
+        return TimeUncertainty(work_.family, far, unproven_spread(work_, entry.dtype, self.gpu, time))
 
     def timed(self, entry: Entry) -> TimedEntry:
         """Return `entry` with its times."""
@@ -162,7 +162,7 @@ def times_of(programme: Programme, runs: Sequence[MemoryRun] = ()) -> Times:
         host = USUAL.paced(speed.factor if speed is not None else beside)
         return Times(programme.gpu, host, speed, emptying=driver)
     gpu = programme.gpu
-    host = Host(
+    host = HostTimes(
         forward=_or(measured.forward, USUAL.forward),
         backward=_or(measured.backward, USUAL.backward),
         optimizer=_or(measured.optimizer, USUAL.optimizer),

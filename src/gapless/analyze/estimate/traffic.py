@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session
 from gapless.model.memory_report import Buffers
 from gapless.model.programme import Entry
@@ -32,7 +32,7 @@ def communication_buffers(session: Session) -> Buffers | None:
     return Buffers(groups=len(kinds), least=len(kinds) * _MIN_COMMUNICATOR_BYTES, most=most)
 
 
-def step_traffic(session: Session, steps: Steps) -> tuple[Traffic, ...]:
+def step_traffic(session: Session, steps: RunSteps) -> tuple[Traffic, ...]:
     """Return the collectives of a steady step, largest traffic first; empty if no step is complete."""
     programme = session.programme
     if programme is None or not any(entry.kind == "collective" for entry in programme.entries):

@@ -9,20 +9,20 @@ from typing import TypeVar
 import numpy as np
 
 from gapless.trace.timeline import (
+    ColumnTable,
     Facts,
-    Gpu,
     Host,
     HostKind,
     Links,
     Memory,
     Syncs,
-    Table,
     Thread,
     Timeline,
+    TraceGpu,
     Work,
 )
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=ColumnTable)
 
 Span = tuple[float, float]
 CallRow = tuple[int, int, float, float, int]
@@ -71,7 +71,7 @@ def write_timeline(
         links=_empty_table(Links),
         names=NAMES,
         threads=(Thread("1", "1", "main"),),
-        facts=Facts(gpus=(Gpu(0, gpu),), vendor="nvidia"),
+        facts=Facts(gpus=(TraceGpu(0, gpu),), vendor="nvidia"),
     )
     return timeline, place[: len(calls)].tolist()
 

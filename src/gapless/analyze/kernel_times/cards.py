@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gapless.model.programme import Gpu
+from gapless.model.programme import GpuRates
 
 
 class Reach(NamedTuple):
@@ -94,7 +94,7 @@ def _class(name: str) -> Reach:
 
 
 @lru_cache(maxsize=256)
-def reach(gpu: Gpu) -> Reach:
+def reach(gpu: GpuRates) -> Reach:
     """Return what `gpu` sustains, by its name."""
     name = gpu.name.replace("-", " ").replace("_", " ")
     start = _OLD_START if _OLD.search(name) else _NEW_START if _NEW.search(name) else 1.0

@@ -26,7 +26,7 @@ from gapless.analyze.kernel_times.families import (
 )
 from gapless.analyze.kernel_times.products import FP32, HALF, Rates, TileCosts, arithmetic_time, overlap_times
 from gapless.analyze.kernel_times.recurrent import PEAK_SHARE, STEP_NS, RecurrentSteps
-from gapless.model.programme import Gpu
+from gapless.model.programme import GpuRates
 
 
 class FamilyTraffic(NamedTuple):
@@ -146,7 +146,7 @@ kernels (``…_align1``) load narrower pieces and use the instructions of the fi
 products in each."""
 
 
-def device_time(work: DeviceWork, gpu: Gpu) -> float:
+def device_time(work: DeviceWork, gpu: GpuRates) -> float:
     """Return the nanoseconds that `work` takes on `gpu`, in all its kernels."""
     can = reach(gpu)
     start = (PRODUCT_START_NS.get(work.family) or TRAFFIC[work.family].start) * can.start
@@ -169,7 +169,7 @@ def device_time(work: DeviceWork, gpu: Gpu) -> float:
     )
 
 
-def recurrent_time(recurrence: RecurrentSteps, top: float, gpu: Gpu) -> float:
+def recurrent_time(recurrence: RecurrentSteps, top: float, gpu: GpuRates) -> float:
     """Return the nanoseconds of a recurrent layer's steps and products, at `top` TFLOP/s."""
     rate = top * 1e3 * PEAK_SHARE
     reading = recurrence.step_bytes / (gpu.bandwidth * PEAK_SHARE) if gpu.bandwidth else 0.0
@@ -177,14 +177,14 @@ def recurrent_time(recurrence: RecurrentSteps, top: float, gpu: Gpu) -> float:
     return recurrence.steps * step + recurrence.flops / rate
 
 
-def peak(gpu: Gpu, unit: str) -> float:
+def peak(gpu: GpuRates, unit: str) -> float:
     """Return the TFLOP/s of `gpu` in `unit`; in fp32 if it has no hardware for it."""
     if unit == "fp64":
         return gpu.fp32 * reach(gpu).fp64
     return float(getattr(gpu, unit)) or gpu.fp32
 
 
-def roof(work: DeviceWork, nbytes: float, gpu: Gpu) -> float:
+def roof(work: DeviceWork, nbytes: float, gpu: GpuRates) -> float:
     """Return the nanoseconds of the flops of `work` and `nbytes` of traffic at the data sheet's peaks."""
     memory = nbytes / gpu.bandwidth if gpu.bandwidth else 0.0
     return max(work.flops / (peak(gpu, work.unit) * 1e3) if work.flops else 0.0, memory)
@@ -193,7 +193,7 @@ def roof(work: DeviceWork, nbytes: float, gpu: Gpu) -> float:
 # Memory -------------------------------------------------------------------------------------------
 
 
-def _memory_time(nbytes: float, gpu: Gpu, can: Reach, cached: float, cold: float = 0.0) -> float:
+def _memory_time(nbytes: float, gpu: GpuRates, can: Reach, cached: float, cold: float = 0.0) -> float:
     """Return the nanoseconds to move `nbytes`, of which `cold` are in no cache.
 
     What fits into the L2 cache comes from there, at `cached` bytes per nanosecond and multiprocessor.
@@ -206,13 +206,13 @@ def _memory_time(nbytes: float, gpu: Gpu, can: Reach, cached: float, cold: float
     return nbytes * ((1 - warm) / slow + warm / fast)
 
 
-def _cached_share(nbytes: float, gpu: Gpu, cold: float) -> float:
+def _cached_share(nbytes: float, gpu: GpuRates, cold: float) -> float:
     """Return the share of `nbytes` that comes from the L2 cache; `cold` bytes do not."""
     fits = 1 / (1 + (nbytes / gpu.l2_bytes) ** 2) if gpu.l2_bytes else 0.0
     return fits * (1 - cold / nbytes) if nbytes else 0.0
 
 
-def _pass_time(nbytes: float, of: FamilyTraffic, size: int, gpu: Gpu, can: Reach) -> float:
+def _pass_time(nbytes: float, of: FamilyTraffic, size: int, gpu: GpuRates, can: Reach) -> float:
     """Return the nanoseconds of a pass over `nbytes`, in elements of `size` bytes, by kernels of a family.
 
     Memory and multiprocessors both take time; smaller elements take as much arithmetic as larger ones.
@@ -221,13 +221,13 @@ def _pass_time(nbytes: float, of: FamilyTraffic, size: int, gpu: Gpu, can: Reach
     return math.hypot(_memory_time(nbytes, gpu, can, CACHE_BYTES_PER_NS) / of.bandwidth_share, nbytes / each)
 
 
-def _first_kernel_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+def _first_kernel_time(work: DeviceWork, gpu: GpuRates, can: Reach) -> float:
     """Return the nanoseconds of the preceding kernel, without its start-up."""
     moving = _pass_time(work.first_bytes, TRAFFIC["copy"], 4, gpu, can)
     return max(moving, work.first_strided / STRIDED_PER_CYCLE / _cycles_per_ns(gpu))
 
 
-def _traffic_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+def _traffic_time(work: DeviceWork, gpu: GpuRates, can: Reach) -> float:
     nbytes = work.bytes_moved - work.first_bytes
     if work.row_length:
         time = _rows_time(work, nbytes, gpu, can)
@@ -252,7 +252,7 @@ def _traffic_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
     )
 
 
-def _few_blocks_time(work: DeviceWork, nbytes: float, gpu: Gpu) -> float:
+def _few_blocks_time(work: DeviceWork, nbytes: float, gpu: GpuRates) -> float:
     """Return the nanoseconds in which the blocks of `work` move `nbytes` and compute in fp64.
 
     Several blocks share a multiprocessor if there are more of them.
@@ -265,7 +265,7 @@ def _few_blocks_time(work: DeviceWork, nbytes: float, gpu: Gpu) -> float:
     return max(moving, doubles * processors / min(work.blocks, processors))
 
 
-def _rows_time(work: DeviceWork, nbytes: float, gpu: Gpu, can: Reach) -> float:
+def _rows_time(work: DeviceWork, nbytes: float, gpu: GpuRates, can: Reach) -> float:
     """Return the nanoseconds of a norm or a softmax over rows."""
     norm = work.family == "layer norm"
     share = _interpolate_by_length(NORM_SHARES if norm else SOFTMAX_SHARES, work.row_length) * can.norms
@@ -280,7 +280,7 @@ def _rows_time(work: DeviceWork, nbytes: float, gpu: Gpu, can: Reach) -> float:
     return max(_memory_time(nbytes, gpu, can, CACHE_BYTES_PER_NS) / share, rows)
 
 
-def _cycles_per_ns(gpu: Gpu) -> float:
+def _cycles_per_ns(gpu: GpuRates) -> float:
     """Return the cycles per nanosecond of all multiprocessors together."""
     return max(gpu.multiprocessors, 1) * (gpu.clock or DEFAULT_CLOCK_MHZ) / 1e3
 
@@ -295,7 +295,7 @@ def _interpolate_by_length(shares: tuple[float, ...], columns: int) -> float:
 # Products -----------------------------------------------------------------------------------------
 
 
-def _rates(work: DeviceWork, gpu: Gpu, can: Reach) -> tuple[TileCosts, Rates]:
+def _rates(work: DeviceWork, gpu: GpuRates, can: Reach) -> tuple[TileCosts, Rates]:
     top = peak(gpu, work.unit)
     narrow = work.unit not in ("fp32", "fp64") and top > gpu.fp32
     share, processors = can.half if narrow else can.fp32, max(gpu.multiprocessors, 1)
@@ -310,14 +310,16 @@ def _rates(work: DeviceWork, gpu: Gpu, can: Reach) -> tuple[TileCosts, Rates]:
     return form, Rates(top * 1e3 * share, processors, gpu.bandwidth * can.memory or math.inf, can.one_tile)
 
 
-def _product_memory_time(work: DeviceWork, nbytes: float, gpu: Gpu, can: Reach, form: TileCosts) -> float:
+def _product_memory_time(
+    work: DeviceWork, nbytes: float, gpu: GpuRates, can: Reach, form: TileCosts
+) -> float:
     time = _memory_time(nbytes, gpu, can, PRODUCT_CACHE_BYTES_PER_NS, work.cold_bytes) / form.memory
     if not work.is_misaligned or form.fp32:
         return time
     return max(time, nbytes / work.element_bytes / (MISALIGNED_PER_CYCLE * _cycles_per_ns(gpu)))
 
 
-def _matmul_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+def _matmul_time(work: DeviceWork, gpu: GpuRates, can: Reach) -> float:
     form, rates = _rates(work, gpu, can)
     memory = _product_memory_time(work, work.bytes_moved - work.first_bytes, gpu, can, form)
     if any(1 in product[1:3] for product in work.products):
@@ -328,7 +330,7 @@ def _matmul_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
     )
 
 
-def _convolution_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+def _convolution_time(work: DeviceWork, gpu: GpuRates, can: Reach) -> float:
     form, rates = _rates(work, gpu, can)
     form = form._replace(split_ns=CONVOLUTION_SPLIT_NS)
     memory = _product_memory_time(work, work.bytes_moved, gpu, can, form)
@@ -368,7 +370,7 @@ def _convolution_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
     return min(time, after + fast + moving)
 
 
-def _depthwise_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+def _depthwise_time(work: DeviceWork, gpu: GpuRates, can: Reach) -> float:
     """Return the nanoseconds of the arithmetic of depthwise convolutions."""
     time = work.flops / (gpu.fp32 * 1e3 * can.fp32 * DEPTHWISE_SHARE)
     if work.backward_passes < 2 or work.has_native_layout:
@@ -378,7 +380,7 @@ def _depthwise_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
     return time / 2 + taps / (WEIGHT_GRADIENTS_PER_CYCLE * _cycles_per_ns(gpu))
 
 
-def _attention_time(work: DeviceWork, gpu: Gpu, can: Reach) -> float:
+def _attention_time(work: DeviceWork, gpu: GpuRates, can: Reach) -> float:
     """Return the nanoseconds of attention in blocks of queries, each with start, end and softmax."""
     if not work.products:
         return _memory_time(work.bytes_moved, gpu, can, CACHE_BYTES_PER_NS)

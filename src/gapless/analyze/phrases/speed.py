@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.model.estimate import Range, Throughput
+from gapless.model.estimate import Range, StepThroughput
 from gapless.model.wording import duration, duration_range, number, percent, three_digits, three_figures
 
 
@@ -14,7 +14,7 @@ def time_range(time: Range) -> str:
     return duration(time.likely) + (f" ({duration_range(time.least, time.most)})" if len(ends) > 1 else "")
 
 
-def speed_rows(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
+def speed_rows(done: StepThroughput, step: Range) -> Iterator[tuple[str, str]]:
     """Yield a label and a value for each number of what steps of length `step` get done."""
     for name, counted in (("samples", done.samples), ("tokens", done.tokens)):
         if counted is not None:
@@ -34,7 +34,7 @@ def speed_rows(done: Throughput, step: Range) -> Iterator[tuple[str, str]]:
         yield f"share of the GPU's work: {phase}", f"{percent(time / total)}"
 
 
-def samples_or_tokens(done: Throughput | None) -> tuple[float, str]:
+def samples_or_tokens(done: StepThroughput | None) -> tuple[float, str]:
     """Return the tokens, else samples, per step and that unit's name; 0 and "" if neither is counted."""
     if done is None:
         return 0.0, ""
@@ -55,7 +55,7 @@ MIN_PERCENT_SHOWN = 0.1
 """Percent of the peak below which no number is shown: it would be all rounding."""
 
 
-def format_utilisation(done: Throughput, step: Range) -> str:
+def format_utilisation(done: StepThroughput, step: Range) -> str:
     """Return the share of the peak: ``41 % (32–48)``."""
     least, likely, most = (100 * done.utilisation(length) for length in (step.most, step.likely, step.least))
     if likely < MIN_PERCENT_SHOWN:
@@ -63,7 +63,7 @@ def format_utilisation(done: Throughput, step: Range) -> str:
     return f"{three_digits(likely)} % ({three_digits(least)}–{three_digits(most)})"
 
 
-def counting_notes(done: Throughput | None) -> Iterator[str]:
+def counting_notes(done: StepThroughput | None) -> Iterator[str]:
     """Yield how samples, tokens and operations are counted."""
     if done is not None:
         for name, counted in (("samples", done.samples), ("tokens", done.tokens)):

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from gapless.analyze.profile import waits as waiting
-from gapless.analyze.profile.idle import Stretch, loading_rows
+from gapless.analyze.profile.idle import IdleStretch, loading_rows
 from gapless.analyze.profile.lines import HostPlace, PlaceIndex, is_launching
 from gapless.analyze.profile.trace_steps import StepSpans, busy_spans, covered_time
 from gapless.analyze.profile.waits import HostWaits, allocator_calls
@@ -42,7 +42,7 @@ def find_costs(
     timeline: Timeline,
     device: int,
     steps: StepSpans,
-    stretches: Iterable[Stretch],
+    stretches: Iterable[IdleStretch],
     waits: HostWaits,
     places: PlaceIndex,
 ) -> tuple[tuple[Cost, ...], tuple[Ints, ...]]:
@@ -176,7 +176,7 @@ def _counted_calls(timeline: Timeline, steps: StepSpans, waits: HostWaits) -> li
 
 
 def _idle_sums(
-    timeline: Timeline, part: Stretch, codes: Ints, steps: StepSpans, sites: _Sites
+    timeline: Timeline, part: IdleStretch, codes: Ints, steps: StepSpans, sites: _Sites
 ) -> Iterable[_CostSum]:
     spans = part.spans
     amounts = {"idle": spans.length, "stretches": np.ones(len(codes))}

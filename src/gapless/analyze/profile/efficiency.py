@@ -14,7 +14,7 @@ from gapless.analyze.profile.kernels import launching_rows
 from gapless.analyze.profile.trace_steps import StepSpans, covered_time
 from gapless.model import gpus
 from gapless.model.efficiency import Efficiency, Rate
-from gapless.model.programme import Entry, Gpu, gpu_limits
+from gapless.model.programme import Entry, GpuRates, gpu_limits
 from gapless.trace.timeline import Facts, Ints, Timeline
 
 MAX_OPERATORS_KEPT = 40
@@ -128,7 +128,7 @@ def _rate(entry: Entry, calls: int, time: int, card: gpus.Card | None) -> tuple[
     from gapless.analyze.kernel_times.operator_work import work
 
     work_, nbytes = work(entry), entry.reads + entry.writes
-    gpu = gpu_limits(card) if card is not None else Gpu()
+    gpu = gpu_limits(card) if card is not None else GpuRates()
     emulated = isinstance(card, gpus.Gpu)
     return work_.family, Rate(
         name=entry.name,

@@ -28,7 +28,7 @@ MIN_HOST_BUSY = 250_000
 
 
 @dataclass(frozen=True)
-class Stretch:
+class IdleStretch:
     """Idleness with one cause: spans, each with the host row that caused it (-1: none)."""
 
     cause: Cause
@@ -51,19 +51,19 @@ class _Gaps:
 
 def attribute_idleness(
     timeline: Timeline, device: int, steps: StepSpans, waits: HostWaits
-) -> tuple[int, list[Stretch]]:
+) -> tuple[int, list[IdleStretch]]:
     """Return all idleness of `device` in the steps, in nanoseconds, and its causes, which add up to it."""
     gaps = _find_gaps(timeline, device, steps)
     total = int(gaps.spans.length.sum())
     every = gaps.spans._replace(row=np.arange(len(gaps.spans.start)))
-    stretches: list[Stretch] = []
+    stretches: list[IdleStretch] = []
     communication = _communication_spans(timeline, device)
-    stretches.append(Stretch("communication", intersect(every, communication)[0]))
+    stretches.append(IdleStretch("communication", intersect(every, communication)[0]))
     left = subtract(every, communication)
     if not len(timeline.host):
         nowhere = left._replace(row=np.full(len(left.start), -1, np.int64))
         return total, [
-            stretch for stretch in (*stretches, Stretch("unknown", nowhere)) if len(stretch.spans.start)
+            stretch for stretch in (*stretches, IdleStretch("unknown", nowhere)) if len(stretch.spans.start)
         ]
 
     held_by_device, late = _split_by_launch(timeline, gaps, left)
@@ -80,7 +80,7 @@ def attribute_idleness(
         ("graph", _long_call_spans(timeline, threads)),
     ):
         overlap, _, _ = intersect(late, spans)
-        stretches.append(Stretch(cause, overlap))  # type: ignore[arg-type]  # a tuple of literals is one of str
+        stretches.append(IdleStretch(cause, overlap))  # type: ignore[arg-type]  # a tuple of literals is one of str
         late = subtract(late, spans)
         if cause == "wait":
             direct = overlap
@@ -170,16 +170,16 @@ def _split_by_launch(timeline: Timeline, gaps: _Gaps, left: Spans) -> tuple[Span
     return queued.keep(queued.end > queued.start), late.keep(late.end > late.start)
 
 
-def _attribute_queued(queued: Spans) -> list[Stretch]:
+def _attribute_queued(queued: Spans) -> list[IdleStretch]:
     """Attribute idleness before work that was launched in time and began late all the same."""
     nowhere = queued._replace(row=np.full(len(queued.start), -1, np.int64))
     short = queued.length <= MAX_GAP_IN_QUEUE
-    return [Stretch("graph", nowhere.keep(short)), Stretch("unknown", nowhere.keep(~short))]
+    return [IdleStretch("graph", nowhere.keep(short)), IdleStretch("unknown", nowhere.keep(~short))]
 
 
 def _attribute_late(
     timeline: Timeline, steps: StepSpans, gaps: _Gaps, late: Spans, waits: Spans, direct: Spans
-) -> list[Stretch]:
+) -> list[IdleStretch]:
     """Attribute time in which the host launched late and nothing special was recorded.
 
     A late launch is owed to an earlier wait that used up the host's lead, for as long as that wait lasted;
@@ -199,10 +199,10 @@ def _attribute_late(
     is_recorded = (doing.row >= 0) & (timeline.host.kind[doing.row] != HostKind.ANNOTATION)
     is_recorded &= ~gaps.lost[rest.row]  # that launch may have taken all the time, as loading a library does
     return [
-        Stretch("wait", owed),
-        Stretch("launch", launching.keep(~busy & ~unknown)),
-        Stretch("host", doing.keep(busy & (is_recorded | ~unknown))),
-        Stretch("unknown", doing.keep(unknown & ~(busy & is_recorded))),
+        IdleStretch("wait", owed),
+        IdleStretch("launch", launching.keep(~busy & ~unknown)),
+        IdleStretch("host", doing.keep(busy & (is_recorded | ~unknown))),
+        IdleStretch("unknown", doing.keep(unknown & ~(busy & is_recorded))),
     ]
 
 

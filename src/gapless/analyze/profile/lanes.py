@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gapless.analyze.profile.idle import Stretch
+from gapless.analyze.profile.idle import IdleStretch
 from gapless.analyze.profile.lines import library_of
 from gapless.analyze.profile.thin import Bars, make_bars, thin_bars, thin_within_names, within
 from gapless.analyze.profile.trace_steps import StepSpans, busy_spans, covered_time, is_communication
 from gapless.model import Cost
-from gapless.model.lanes import Boxes, Lane, LaneKind, Lanes, Window
+from gapless.model.lanes import Boxes, Lane, LaneKind, Lanes, LaneWindow
 from gapless.trace.timeline import Bools, HostKind, Ints, Timeline, WorkKind, concatenate, distinct
 
 MAX_BOXES = 16_000
@@ -78,7 +78,7 @@ def draw_lanes(
     timeline: Timeline,
     device: int,
     steps: StepSpans,
-    stretches: Sequence[Stretch],
+    stretches: Sequence[IdleStretch],
     costs: Sequence[Cost],
     rows: Sequence[Ints],
     budget: int = MAX_BOXES,
@@ -118,7 +118,7 @@ def draw_lanes(
     )
 
 
-def _draw_idle(drawing: _Drawing, stretches: Sequence[Stretch]) -> None:
+def _draw_idle(drawing: _Drawing, stretches: Sequence[IdleStretch]) -> None:
     line = drawing.lane("idle", "GPU idle")
     for stretch in stretches:
         spans = stretch.spans
@@ -275,7 +275,7 @@ def _close_ups(costs: Sequence[Cost], steps: StepSpans, low: int, high: int) -> 
     return chosen
 
 
-def _window(drawing: _Drawing, shown: Bars, start: int, end: int, finest: int) -> Window:
+def _window(drawing: _Drawing, shown: Bars, start: int, end: int, finest: int) -> LaneWindow:
     order = np.lexsort((shown.start, shown.line))
     shown = shown.take(order)
     first = np.array(drawing.first, np.int64)
@@ -288,7 +288,7 @@ def _window(drawing: _Drawing, shown: Bars, start: int, end: int, finest: int) -
         columns = (since, row.end - row.start, row.name, row.count, row.busy)
         values = (tuple(column.tolist()) for column in columns)
         boxes.append(Boxes(lane, line - int(first[lane]), *values, *_launch_columns(drawing, line, row)))
-    return Window(start=start, end=end, finest=finest, boxes=tuple(boxes))
+    return LaneWindow(start=start, end=end, finest=finest, boxes=tuple(boxes))
 
 
 def _launch_columns(drawing: _Drawing, line: int, row: Bars) -> tuple[tuple[int, ...], ...]:

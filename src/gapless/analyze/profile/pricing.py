@@ -18,7 +18,7 @@ from gapless.model.profile import Asked, Price, Prices
 from gapless.replay.change import ReplayChange, halve_work, remove_waits
 from gapless.replay.model import ReplayModel, ReplayRefusal, build
 from gapless.replay.price import Removal, price_groups
-from gapless.replay.steps import StepSpans
+from gapless.replay.steps import MarkedSteps
 from gapless.trace.timeline import Ints, Timeline
 
 ASSUMPTION_PREFIX = "@"
@@ -218,7 +218,7 @@ def _with_marked_steps(model: ReplayModel) -> ReplayModel:
             "--what-if graphs needs marked steps: one launch for the whole profile is not realistic (call "
             "`prof.step()` after each step)"
         )
-    return dataclasses.replace(model, steps=StepSpans(model.steps.thread, marks.start, marks.end))
+    return dataclasses.replace(model, steps=MarkedSteps(model.steps.thread, marks.start, marks.end))
 
 
 def _parse_assumption(model: ReplayModel, text: str) -> ReplayChange:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gapless.trace.timeline import Ints, Table, distinct
+from gapless.trace.timeline import ColumnTable, Ints, distinct
 
 _CELL_SIZE = 8
 """Merged boxes end at cells of this many times the resolution, so that they keep their texture."""
 
 
 @dataclass(frozen=True)
-class Bars(Table):
+class Bars(ColumnTable):
     """Spans on lines, ordered by line, then start.
 
     `name` numbers what each is, `count` how many spans it stands for and `busy` their total length.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gapless.analyze.run.steps import StepTally
-from gapless.model import Mark
+from gapless.model import StepMark
 
 _MAX_STEPS_WITHOUT_PROFILER = 20
 """Optimizer steps without a profiler step after which the profiler no longer defines steps."""
@@ -24,7 +24,7 @@ class StepEnds:
         self._kind = ""
         self._since = 0
 
-    def __call__(self, mark: Mark) -> bool:
+    def __call__(self, mark: StepMark) -> bool:
         self.tally.add(mark)
         self._since = 0 if mark.kind == "profiler" else self._since + 1
         kind, count = self.tally.kind, self.tally.count

@@ -7,14 +7,14 @@ from statistics import median_low
 
 import msgspec
 
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model import Event, Session
 
 _SiteStep = tuple[int, int]
 """A site number and a step."""
 
 
-def select_events(session: Session, steps: Steps) -> tuple[Event, ...]:
+def select_events(session: Session, steps: RunSteps) -> tuple[Event, ...]:
     """Return the events that tell about the script, each in the phase it belongs to.
 
     What a stopped script does afterwards is left out: it would not have done it there. Events counted as
@@ -42,7 +42,7 @@ def select_events(session: Session, steps: Steps) -> tuple[Event, ...]:
     return tuple(counted)
 
 
-def _missing_in_training(events: tuple[Event, ...], steps: Steps) -> Counter[_SiteStep]:
+def _missing_in_training(events: tuple[Event, ...], steps: RunSteps) -> Counter[_SiteStep]:
     """Count the waits each site lacks in a step, compared with the median step."""
     training: Counter[_SiteStep] = Counter()
     evaluating: set[_SiteStep] = set()

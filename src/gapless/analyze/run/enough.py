@@ -20,7 +20,7 @@ from gapless.analyze.run.period import (
 )
 from gapless.analyze.run.phases import prefer_own_names
 from gapless.files.input import source_text
-from gapless.model import Mark, Recurrence
+from gapless.model import Recurrence, StepMark
 
 MAX_EXTRA_SECONDS = 10.0
 """Seconds a script runs on after its steps to reach what recurs between them."""
@@ -59,7 +59,7 @@ class Enough:
     read: ReadSource = source_text
     batches: Callable[[Loop], float] = lambda loop: 0.0
     """Returns batches per step from the DataLoader that `Loop` iterates over; 0 if unknown."""
-    _marks: list[Mark] = field(default_factory=list)
+    _marks: list[StepMark] = field(default_factory=list)
     _loops: tuple[Loop, ...] = ()
     _watched: tuple[_WatchedPart, ...] = ()
     _passes: dict[int, object] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Enough:
     _reached: float = -1.0
     _strand: int = -1
 
-    def __call__(self, mark: Mark, count: int) -> bool:
+    def __call__(self, mark: StepMark, count: int) -> bool:
         """Whether `mark`, the end of step number `count`, is the last one needed."""
         if not self.longer:
             return count >= self.steps
@@ -85,7 +85,7 @@ class Enough:
         left = self._reached + self.longer - mark.time
         return left <= 0 or not any(self._is_affordable(watch, left) for watch in self._watched)
 
-    def _note_mark(self, mark: Mark, count: int) -> None:
+    def _note_mark(self, mark: StepMark, count: int) -> None:
         """Keep `mark` and its time, find the loops if they changed, and update the progress in them."""
         mark = outside_torch(mark)
         self._marks = [*self._marks, mark][-_MAX_MARKS:]

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 from gapless.analyze.run.group import Group, RunPart
 from gapless.analyze.run.phases import EVALUATION
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model import Frequency, Recurrence, When
 
 _OUTSIDE: dict[RunPart, When] = {"before": "set-up", "after": "after"}
 
 
-def frequency(group: Group, steps: Steps) -> Frequency:
+def frequency(group: Group, steps: RunSteps) -> Frequency:
     """Return when and how often the waits of `group` happen."""
     total = group.total
     whole = float(total)
@@ -53,7 +53,7 @@ def _phase_frequency(phase: Recurrence, total: int) -> Frequency:
     )
 
 
-def _twice_in_a_row(group: Group, steps: Steps) -> bool:
+def _twice_in_a_row(group: Group, steps: RunSteps) -> bool:
     """Whether a wait in all steady steps is known to happen in every step.
 
     A single steady step may be the tenth of every ten; the warm-up step before it, or the code after the last

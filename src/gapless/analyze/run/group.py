@@ -9,7 +9,7 @@ from typing import Literal
 
 from gapless.analyze.run.loop import Loop, ReadSource, is_in_loop
 from gapless.analyze.run.phases import Phases
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model import Recurrence, Session, Site, SourceLine, WaitRule, user_line
 from gapless.rules import match_rule
 
@@ -55,7 +55,7 @@ class Group:
         return self.steps.total() + self.trailing + self.outside
 
 
-def group_events(session: Session, steps: Steps, loops: Sequence[Loop], phases: Phases) -> list[Group]:
+def group_events(session: Session, steps: RunSteps, loops: Sequence[Loop], phases: Phases) -> list[Group]:
     """Return the session's events in groups, by first event; each wait is in exactly one group."""
     described = [_describe(site) for site in session.sites]
     in_loop = _sites_in_loop(session, steps, loops)
@@ -84,7 +84,7 @@ def group_events(session: Session, steps: Steps, loops: Sequence[Loop], phases: 
     return [piece for group in alike for piece in (group, *_split_off_excess(group, steps)) if piece.total]
 
 
-def _join_equal_loops(groups: Mapping[tuple[object, ...], Group], steps: Steps) -> list[Group]:
+def _join_equal_loops(groups: Mapping[tuple[object, ...], Group], steps: RunSteps) -> list[Group]:
     """Merge the groups that differ only in their training loop."""
     by_key: dict[tuple[object, ...], Group] = {}
     for (*place, _), group in groups.items():
@@ -100,7 +100,7 @@ def _join_equal_loops(groups: Mapping[tuple[object, ...], Group], steps: Steps) 
     return list(by_key.values())
 
 
-def _part(step: int, steps: Steps, in_loop: bool) -> RunPart:
+def _part(step: int, steps: RunSteps, in_loop: bool) -> RunPart:
     """Return the part of the run that an event of `step` is in; `in_loop` if its site is in the training
     loop."""
     if in_loop or not steps.seen or (step not in steps.firsts and step < steps.seen):
@@ -108,7 +108,7 @@ def _part(step: int, steps: Steps, in_loop: bool) -> RunPart:
     return "after" if step == steps.seen else "before"
 
 
-def _split_off_excess(group: Group, steps: Steps) -> list[Group]:
+def _split_off_excess(group: Group, steps: RunSteps) -> list[Group]:
     """Split off what `group` waits beyond its usual in the first steps and after the last one.
 
     A line that fills a cache in the first step and then waits once per step becomes two findings.
@@ -140,7 +140,7 @@ def _place_key(described: _Description) -> tuple[object, ...]:
     return rule.code, line.file, line.line, backward, remedy
 
 
-def _extra_sites(session: Session, steps: Steps, described: Sequence[_Description]) -> set[int]:
+def _extra_sites(session: Session, steps: RunSteps, described: Sequence[_Description]) -> set[int]:
     """Return sites that wait in some steps, where other sites of the line wait equally often in every step.
 
     The waits of every step are one finding, the occasional ones another. If the sites take turns, the line is
@@ -164,7 +164,7 @@ def _extra_sites(session: Session, steps: Steps, described: Sequence[_Descriptio
     return {site for site, place in sometimes.items() if place in even}
 
 
-def happens_once(group: Group, session: Session, steps: Steps, read: ReadSource) -> bool:
+def happens_once(group: Group, session: Session, steps: RunSteps, read: ReadSource) -> bool:
     """Whether `group` is outside all loops, so that advice for a loop would be wrong.
 
     Steps and phases are inside the training loop. Elsewhere the source tells; if it cannot be read, what
@@ -188,7 +188,7 @@ def _describe(site: Site) -> _Description:
     return rule, site.line or UNKNOWN, rule.remedy(site), backward
 
 
-def _sites_in_loop(session: Session, steps: Steps, loops: Sequence[Loop]) -> set[int]:
+def _sites_in_loop(session: Session, steps: RunSteps, loops: Sequence[Loop]) -> set[int]:
     """Return sites whose waits before the first step mark belong to the first step, not to set-up.
 
     What waits again in a later step is not set-up, wherever it is.

@@ -10,9 +10,9 @@ from functools import partial
 import msgspec
 
 from gapless.analyze.run.loop import Loop, ReadSource, training_loops
-from gapless.analyze.run.steps import Steps, find_steps
+from gapless.analyze.run.steps import RunSteps, find_steps
 from gapless.files.input import source_text
-from gapless.model import Finding, Mark, Report, Session, Table, Verdict
+from gapless.model import Finding, Report, Session, StepMark, Table, Verdict
 from gapless.model.estimate import Estimate
 from gapless.model.source import Stack
 from gapless.model.tally import UNTRAINED
@@ -33,7 +33,7 @@ _BY_HEADER = (
 """Words in a loop's first line that tell what its iterations are."""
 
 
-def noun(steps: Steps, marks: Sequence[Mark], loops: Sequence[Loop], read: ReadSource) -> str:
+def noun(steps: RunSteps, marks: Sequence[StepMark], loops: Sequence[Loop], read: ReadSource) -> str:
     """Return what an iteration of the run is called: ``step`` if something is trained."""
     if not steps.marks or steps.marks[0].kind not in UNTRAINED:
         return TRAINING_STEP
@@ -54,7 +54,7 @@ def noun_of(session: Session, read: ReadSource = source_text) -> str:
     return noun(steps, session.marks, training_loops(steps.marks, session.marks, read), read)
 
 
-def may_train(mark: Mark, read: ReadSource = source_text) -> bool:
+def may_train(mark: StepMark, read: ReadSource = source_text) -> bool:
     """Whether the user's files that led to `mark` mention training, which then may still come."""
     return any(_TRAINS.search(text) for text in _sources(mark.stack, read))
 

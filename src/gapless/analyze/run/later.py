@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model import Event, Session
 from gapless.model.later import Later
 from gapless.model.tally import ADVANCING
@@ -21,7 +21,7 @@ _MAX_LINES_NAMED = 3
 """Lines named in the remark."""
 
 
-def later_steps(later: Later, session: Session, steps: Steps) -> int:
+def later_steps(later: Later, session: Session, steps: RunSteps) -> int:
     """Return the number of steps in `later`, by the share of its marks that end a step."""
     kept: Counter[tuple[str, str]] = Counter((mark.kind, mark.name) for mark in session.marks)
     chosen: Counter[tuple[str, str]] = Counter((mark.kind, mark.name) for mark in steps.marks)
@@ -36,7 +36,7 @@ def later_steps(later: Later, session: Session, steps: Steps) -> int:
     return round(total)
 
 
-def with_late_sites(session: Session, steps: Steps) -> Session:
+def with_late_sites(session: Session, steps: RunSteps) -> Session:
     """Return `session` with an event in its last step for each site that waits only later."""
     later = session.later
     if later is None or not steps.seen:
@@ -63,7 +63,7 @@ def _mean(total: int, later: Later) -> int:
     return max(round(total / max(later.ticks, 1)), min(total, 1))
 
 
-def remark(session: Session, steps: Steps) -> Iterator[str]:
+def remark(session: Session, steps: RunSteps) -> Iterator[str]:
     """Yield which steps the report does not count, and whether they waited like those before."""
     later = session.later
     if later is None or not later.ticks:

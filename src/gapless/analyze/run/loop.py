@@ -14,7 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from gapless.files.input import source_text
-from gapless.model import Mark, SourceLine, Stack
+from gapless.model import SourceLine, Stack, StepMark
 from gapless.model.tally import UNTRAINED
 
 ReadSource = Callable[[str], str]
@@ -49,7 +49,7 @@ class Loop:
 
 
 def training_loops(
-    steps: Sequence[Mark], marks: Sequence[Mark], read: ReadSource = source_text
+    steps: Sequence[StepMark], marks: Sequence[StepMark], read: ReadSource = source_text
 ) -> tuple[Loop, ...]:
     """Return the training loop and the loops around it, innermost first, in whatever functions they are.
 
@@ -79,7 +79,7 @@ def training_loops(
     return tuple(loops)
 
 
-def outside_torch(mark: Mark) -> Mark:
+def outside_torch(mark: StepMark) -> StepMark:
     """Return `mark` at the call of the optimizer's step, without frames inside torch."""
     inside = itertools.takewhile(lambda frame: frame.library == "torch", mark.stack)
     return msgspec.structs.replace(mark, stack=mark.stack[len(list(inside)) :])

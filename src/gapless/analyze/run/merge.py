@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gapless.analyze.run.frequency import frequency
 from gapless.analyze.run.group import Group
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session, Site, SourceLine, Stack
 from gapless.model.finding import Caller, Spot
 
@@ -16,7 +16,7 @@ _MAX_CALLERS = 6
 """Call paths shown for a line; the rest is left out."""
 
 
-def merge_groups(groups: Sequence[Group], session: Session, steps: Steps) -> list[Group]:
+def merge_groups(groups: Sequence[Group], session: Session, steps: RunSteps) -> list[Group]:
     """Merge the `groups` that one change mends; a merged group keeps them as its `parts`.
 
     They are of one rule, happen equally often and lie in one function, or wherever the rule says that one
@@ -58,7 +58,7 @@ def _join_groups(parts: Sequence[Group]) -> Group:
     )
 
 
-def spots(group: Group, steps: Steps) -> tuple[Spot, ...]:
+def spots(group: Group, steps: RunSteps) -> tuple[Spot, ...]:
     """Return the lines of `group`, each with its own waits; empty if it is one line."""
     return tuple(
         Spot(line=part.line, backward=part.backward, waits=frequency(part, steps).waits)
@@ -66,7 +66,7 @@ def spots(group: Group, steps: Steps) -> tuple[Spot, ...]:
     )
 
 
-def callers(group: Group, session: Session, steps: Steps, waits: float) -> tuple[Caller, ...]:
+def callers(group: Group, session: Session, steps: RunSteps, waits: float) -> tuple[Caller, ...]:
     """Return the call paths to the lines of `group`, with their part of `waits`; empty for one path."""
     if len({_user_callers(session.sites[number]) for number in group.by_site}) < 2:
         return ()
@@ -79,7 +79,7 @@ def callers(group: Group, session: Session, steps: Steps, waits: float) -> tuple
     return tuple(Caller(stack, waits * times / total) for stack, times in by_stack.most_common(_MAX_CALLERS))
 
 
-def _steady_waits(group: Group, session: Session, steps: Steps) -> Counter[int]:
+def _steady_waits(group: Group, session: Session, steps: RunSteps) -> Counter[int]:
     """Count the waits of the group's sites in steady steps; empty if it is outside steps."""
     waits: Counter[int] = Counter()
     if group.part == "steps":

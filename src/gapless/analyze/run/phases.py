@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from gapless.analyze.run.loop import Loop
-from gapless.analyze.run.steps import Steps
+from gapless.analyze.run.steps import RunSteps
 from gapless.model import Event, Finding, Recurrence, Session, Site, SourceLine, Stack
 from gapless.rules import match_rule
 
@@ -58,7 +58,7 @@ def phase_of_name(function: str) -> str:
 class Phases:
     """The phase of each event of a session, and how often each phase happened."""
 
-    def __init__(self, session: Session, steps: Steps, loops: Sequence[Loop]) -> None:
+    def __init__(self, session: Session, steps: RunSteps, loops: Sequence[Loop]) -> None:
         self._steps = steps
         self._source_phases = session.phases
         self._by_site = _by_site(session, steps, loops) if steps.seen else {}
@@ -123,7 +123,7 @@ def recurrence_interval(at: Sequence[int], step_count: int) -> int:
     return between.pop() if len(between) == 1 else 0
 
 
-def _by_site(session: Session, steps: Steps, loops: Sequence[Loop]) -> dict[int, str]:
+def _by_site(session: Session, steps: RunSteps, loops: Sequence[Loop]) -> dict[int, str]:
     """Return the phase of each site that waits in one.
 
     What recurs in every step is part of it, whatever loop it is in. What happened only before the first step

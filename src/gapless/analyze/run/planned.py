@@ -17,7 +17,7 @@ from gapless.analyze.run.period import (
     pass_count,
 )
 from gapless.files.input import source_text
-from gapless.model import Mark
+from gapless.model import StepMark
 from gapless.model.planned import Planned
 
 COMPARED_STEPS = (3, 4)
@@ -41,10 +41,10 @@ class Planner:
     batches: Batches = lambda loop: (0.0, 0)
     read: ReadSource = source_text
     planned: Planned = field(default_factory=Planned)
-    _marks: list[Mark] = field(default_factory=list)
+    _marks: list[StepMark] = field(default_factory=list)
     _before: dict[str, float] = field(default_factory=dict)
 
-    def __call__(self, mark: Mark, count: int) -> None:
+    def __call__(self, mark: StepMark, count: int) -> None:
         """Record `mark`, the end of step number `count`."""
         if count > COMPARED_STEPS[-1]:
             return
@@ -59,7 +59,7 @@ class Planner:
             self.planned = self._plan(running, counters, count, mark)
         self._before = counters
 
-    def _counters(self, running: Sequence[tuple[Loop, Variables]], mark: Mark) -> dict[str, float]:
+    def _counters(self, running: Sequence[tuple[Loop, Variables]], mark: StepMark) -> dict[str, float]:
         """Return the numbers that decide whether a loop is left, and the values of loop variables."""
         numbers: dict[str, float] = {}
         for loop, names in running:
@@ -74,7 +74,7 @@ class Planner:
         return numbers
 
     def _plan(
-        self, running: Sequence[tuple[Loop, Variables]], now: dict[str, float], count: int, mark: Mark
+        self, running: Sequence[tuple[Loop, Variables]], now: dict[str, float], count: int, mark: StepMark
     ) -> Planned:
         """Return the planned steps from the running loops and how their counters grew."""
         trainer_limits = [limit for loop, names in running if (limit := self._trainer_steps(loop, names))]

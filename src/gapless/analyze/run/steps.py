@@ -13,11 +13,11 @@ import msgspec
 from gapless.analyze.run.loop import ReadSource
 from gapless.analyze.run.turns import are_in_turn
 from gapless.files.input import source_text
-from gapless.model import Event, Mark
+from gapless.model import Event, StepMark
 from gapless.model.source import user_line
 from gapless.model.tally import ADVANCING, PLACE_SEPARATOR, StepTally, StrandTally, step_ends
 
-__all__ = ["WARM_UP", "StepTally", "Steps", "find_steps"]
+__all__ = ["WARM_UP", "RunSteps", "StepTally", "find_steps"]
 
 WARM_UP = 2
 """Steps that do not count for frequencies: caches fill, and optimizers create their state."""
@@ -32,8 +32,8 @@ _MAX_IN_TURN_NAMED = 4
 class TrainingStrand:
     """A thread or asyncio task that trains beside others.
 
-    `ticks` are the session's ticks of its marks; `begin` is where its ticks start in `Steps`, where strands
-    come one after the other.
+    `ticks` are the session's ticks of its marks; `begin` is where its ticks start in `RunSteps`, where
+    strands come one after the other.
     """
 
     ticks: tuple[int, ...]
@@ -41,7 +41,7 @@ class TrainingStrand:
 
 
 @dataclass(frozen=True)
-class Steps:
+class RunSteps:
     """The steps of a run; `ends` holds for each the number of tick-advancing marks before its last one.
 
     `mixed` are steps that contain more than a step, such as a rollout. If several threads train side by side,
@@ -51,7 +51,7 @@ class Steps:
 
     ends: tuple[int, ...] = ()
     source: str = ""
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[StepMark, ...] = ()
     mixed: frozenset[int] = frozenset()
     firsts: tuple[int, ...] = (0,)
     strands: dict[int, TrainingStrand] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def _tick_in_order(tick: int, strand: TrainingStrand, last: int) -> int:
     return strand.begin + own if own < len(strand.ticks) else last
 
 
-def find_steps(marks: Iterable[Mark], read: ReadSource = source_text) -> Steps:
+def find_steps(marks: Iterable[StepMark], read: ReadSource = source_text) -> RunSteps:
     """Return the steps that `marks`, in order of time, define. `read` returns the text of source files."""
     marks = tuple(marks)
     tally = StepTally(partial(are_in_turn, read=read))
@@ -136,13 +136,16 @@ def find_steps(marks: Iterable[Mark], read: ReadSource = source_text) -> Steps:
     chosen = tuple(advancing[position] for _, positions in parts for position in positions)
     source = _source(tally, chosen[-1]) if chosen else ""
     if len(parts) < 2:
-        return Steps(tuple(position for _, positions in parts for position in positions), source, chosen)
-    return _side_by_side(advancing, tally, parts, Steps(source=source, marks=chosen))
+        return RunSteps(tuple(position for _, positions in parts for position in positions), source, chosen)
+    return _side_by_side(advancing, tally, parts, RunSteps(source=source, marks=chosen))
 
 
 def _side_by_side(
-    advancing: Sequence[Mark], tally: StepTally, parts: list[tuple[frozenset[int], list[int]]], steps: Steps
-) -> Steps:
+    advancing: Sequence[StepMark],
+    tally: StepTally,
+    parts: list[tuple[frozenset[int], list[int]]],
+    steps: RunSteps,
+) -> RunSteps:
     """Return `steps` with those of several threads, one thread after the other."""
     ends: list[int] = []
     firsts: list[int] = []
@@ -158,7 +161,7 @@ def _side_by_side(
     return replace(steps, ends=tuple(ends), firsts=tuple(firsts), strands=strands)
 
 
-def _source(tally: StepTally, last: Mark) -> str:
+def _source(tally: StepTally, last: StepMark) -> str:
     """Say what ends a step, for example ``Adam.step`` or ``gapless.step()``."""
     kind = tally.kind
     if kind == "user":

@@ -12,7 +12,7 @@ from gapless.analyze.verdicts.changes import MAX_CHANGES
 from gapless.memory.nccl import cell
 from gapless.model import Change, Report, Verdict
 from gapless.model.attempt import Attempt
-from gapless.model.estimate import Range, Throughput
+from gapless.model.estimate import Range, StepThroughput
 from gapless.model.memory_report import Buffers
 from gapless.model.wording import binary_size, count, describe_change, three_figures
 
@@ -55,7 +55,7 @@ def _none_helps(attempts: Sequence[Attempt]) -> str:
 
 
 def _change(
-    attempt: Attempt, needs: int, step: Range, done: Throughput | None, nccl: Buffers | None
+    attempt: Attempt, needs: int, step: Range, done: StepThroughput | None, nccl: Buffers | None
 ) -> Change:
     """Return the change of a tried remedy, with what it costs."""
     price = _price(attempt, step, done)
@@ -70,7 +70,7 @@ def _change(
     )
 
 
-def _price(attempt: Attempt, step: Range, done: Throughput | None) -> str:
+def _price(attempt: Attempt, step: Range, done: StepThroughput | None) -> str:
     """Return ``step 412 → 455 ms``; if the work differs ``3,050 → 2,900 samples/s``; "" if unknown."""
     if not attempt.step.likely or not step.likely:
         return ""
@@ -81,7 +81,7 @@ def _price(attempt: Attempt, step: Range, done: Throughput | None) -> str:
     return f"step {describe_change(step.likely, attempt.step.likely, 'ns')}"
 
 
-def _slower(attempt: Attempt, step: Range, done: Throughput | None) -> float:
+def _slower(attempt: Attempt, step: Range, done: StepThroughput | None) -> float:
     """Return by what factor the same work takes longer; 1 if unknown."""
     each, was = samples_or_tokens(attempt.throughput)[0], samples_or_tokens(done)[0]
     if not (attempt.step.likely and step.likely):

@@ -20,7 +20,7 @@ import torch
 from gapless import trees
 from gapless.emulation import cuda_api
 from gapless.emulation.compiled import compilers, disabled
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.support.places import HOST
 from gapless.torch_internals import (
@@ -50,7 +50,7 @@ class Places:
     Tensors that code between two graphs created are taken to be on the GPU when they enter the next graph.
     """
 
-    def __init__(self, core: Core, on_gpu: bool) -> None:
+    def __init__(self, core: EmulationCore, on_gpu: bool) -> None:
         self._where = core.placement.where
         self._put = core.placement.put
         self._hosts: dict[int, Any] = {}
@@ -125,7 +125,7 @@ def _find_tensors(value: Any, depth: int = 0) -> Iterator[Any]:
             yield from _find_tensors(item, depth + 1)
 
 
-def enter(core: Core, on_gpu: bool) -> Places:
+def enter(core: EmulationCore, on_gpu: bool) -> Places:
     """Set up the machine for the rest of this process, whose emulation is already off.
 
     Unless `on_gpu` (or if this torch cannot trace for a GPU) the compiler sees everything on the CPU.

@@ -1,4 +1,4 @@
-"""`Core`: state shared by the parts of the emulated device: placement, waits, the current device."""
+"""`EmulationCore`: state shared by the parts of the emulated device: placement, waits, the current device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gapless.emulation.graphs.state import Graphs
 from gapless.emulation.placement.placement import Placement
 from gapless.emulation.races.checker import Checker
 from gapless.emulation.races.look import speaks_of_graphs, speaks_of_streams
-from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.recording.recorder import WaitRecorder
 from gapless.emulation.support import faults, stacks
 from gapless.emulation.support.device import Queued
 from gapless.emulation.support.identities import Identities
@@ -36,10 +36,12 @@ _MAX_ASKERS = 8
 _DEBUG_MESSAGE = "called a synchronizing CUDA operation"
 
 
-class Core:
+class EmulationCore:
     """The state of one emulation; implements `device.Device`."""
 
-    def __init__(self, gpu: Gpu, device_count: int, recorder: Recorder, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, gpu: Gpu, device_count: int, recorder: WaitRecorder, clock: Callable[[], float]
+    ) -> None:
         self.gpu = gpu
         self.device_count = device_count
         self.recorder = recorder
@@ -55,7 +57,7 @@ class Core:
         self._forward_calls: list[ForwardCalls] = []
         self.batches = Batches()
         self.askers: dict[SourceLine, None] = {}
-        self.values: Any = None  # `dry.Values`, in a run that is or may become one without values
+        self.values: Any = None  # `dry.GuessedValues`, in a run that is or may become one without values
         self.races = Checker(self.placement.where)
         self.races.log.tick = lambda: min(self.recorder.tick, MAX_TICKS)  # later ticks share one
         self.graphs = Graphs(self)

@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from gapless import trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.local import local
 
 
-def install(core: Core) -> contextlib.ExitStack:
+def install(core: EmulationCore) -> contextlib.ExitStack:
     """Mark the end of each outermost module call, as long as nothing is trained.
 
     Return a handle whose ``close()`` removes the hooks.

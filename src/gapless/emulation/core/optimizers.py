@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support import stacks
 from gapless.emulation.support.patches import Patches
 
 
-def install(core: Core, patches: Patches) -> Any:
+def install(core: EmulationCore, patches: Patches) -> Any:
     """Record each optimizer that is created and that steps; return a handle with ``remove()``."""
     real = torch.optim.Optimizer.__init__
 

@@ -13,7 +13,7 @@ import torch.utils.data
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gapless import torch_internals
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.core.optimizer_reads import Stepping
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
@@ -21,7 +21,7 @@ from gapless.emulation.support.places import HOST
 from gapless.torch_internals import LoaderIter, sequence_number
 
 
-def install(core: Core, patches: Patches) -> Any:
+def install(core: EmulationCore, patches: Patches) -> Any:
     """Mark optimizer steps, profiler steps, backward passes, batches and evaluation.
 
     Return a handle whose ``close()`` removes the optimizers' hooks.
@@ -40,7 +40,7 @@ def install(core: Core, patches: Patches) -> Any:
     return hooks
 
 
-def _pre_step_hook(core: Core) -> Any:
+def _pre_step_hook(core: EmulationCore) -> Any:
     """Return a hook that notes the begin of an optimizer's step."""
 
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -55,7 +55,7 @@ def _pre_step_hook(core: Core) -> Any:
     return hook
 
 
-def _post_step_hook(core: Core) -> Any:
+def _post_step_hook(core: EmulationCore) -> Any:
     """Return a hook that notes the end of an optimizer's step and marks it."""
 
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -70,7 +70,7 @@ def _post_step_hook(core: Core) -> Any:
     return hook
 
 
-def _mark_name(core: Core, optimizer: Any) -> str:
+def _mark_name(core: EmulationCore, optimizer: Any) -> str:
     """Return the mark's name: the optimizer's class and its number."""
     number = core.optimizers.get(optimizer)
     if number is None:
@@ -80,7 +80,7 @@ def _mark_name(core: Core, optimizer: Any) -> str:
     return f"{type(optimizer).__name__}.step#{number}"
 
 
-def _install_scaler(core: Core, patches: Patches) -> None:
+def _install_scaler(core: EmulationCore, patches: Patches) -> None:
     """Mark a step that GradScaler skips after an overflow: it is a step all the same."""
     from torch.amp.grad_scaler import GradScaler
 
@@ -101,7 +101,7 @@ def _install_scaler(core: Core, patches: Patches) -> None:
     patches.set(GradScaler, "step", step)
 
 
-def _install_backward(core: Core, patches: Patches) -> None:
+def _install_backward(core: EmulationCore, patches: Patches) -> None:
     """Wrap the one Python function that every call of the autograd engine goes through."""
     real = torch_internals.run_backward
 
@@ -139,7 +139,7 @@ def _install_backward(core: Core, patches: Patches) -> None:
     patches.set_everywhere(*torch_internals.place("run_backward"), run)
 
 
-def _install_custom_functions(core: Core, patches: Patches) -> None:
+def _install_custom_functions(core: EmulationCore, patches: Patches) -> None:
     """Record the nodes of custom autograd functions, which no function mode sees."""
     real = torch.autograd.Function.__dict__["apply"]  # a classmethod, or since torch 2.14 one written in C
 
@@ -154,7 +154,7 @@ def _install_custom_functions(core: Core, patches: Patches) -> None:
     patches.set(torch.autograd.Function, "apply", classmethod(apply))
 
 
-def _install_moves(core: Core, patches: Patches) -> None:
+def _install_moves(core: EmulationCore, patches: Patches) -> None:
     """Tell memory recording when a module is moved: its tensors are no batch."""
     real = torch_internals.module_apply
 
@@ -174,7 +174,7 @@ def _install_moves(core: Core, patches: Patches) -> None:
     patches.set(*torch_internals.place("module_apply"), _apply)
 
 
-def _install_batches(core: Core, patches: Patches) -> None:
+def _install_batches(core: EmulationCore, patches: Patches) -> None:
     """Mark each batch that a DataLoader returns."""
     real = LoaderIter.__next__
 
@@ -189,7 +189,7 @@ def _install_batches(core: Core, patches: Patches) -> None:
     patches.set(LoaderIter, "__next__", next_batch)
 
 
-def _install_profiler(core: Core, patches: Patches) -> None:
+def _install_profiler(core: EmulationCore, patches: Patches) -> None:
     """Mark each ``profiler.step()``."""
     real = torch.profiler.profile.step
 
@@ -203,7 +203,7 @@ def _install_profiler(core: Core, patches: Patches) -> None:
     patches.set(torch.profiler.profile, "step", step)
 
 
-def _install_phase(core: Core, patches: Patches) -> None:
+def _install_phase(core: EmulationCore, patches: Patches) -> None:
     """Track evaluation: ``model.eval()`` begins one, ``model.train()`` or a backward pass ends it.
 
     Only for a module that is being trained: a frozen teacher or a frozen normalisation layer says nothing

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, Protocol
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
@@ -17,7 +17,7 @@ from gapless.emulation.support.patches import Patches
 class _Emulation(Protocol):
     """The emulator, as threads enter it and forked children leave it."""
 
-    core: Core
+    core: EmulationCore
 
     def modes(self) -> AbstractContextManager[None]: ...
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from gapless.emulation.core import constants
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, PINNED
 from gapless.model import Mechanism, copies
@@ -22,7 +22,7 @@ _to = torch.Tensor.to  # the original: scripts may replace it with a wrapper
 
 
 def count_copy(
-    core: Core,
+    core: EmulationCore,
     source: int,
     target: int,
     *,
@@ -67,7 +67,7 @@ def count_copy(
 
 
 def count_move(
-    core: Core,
+    core: EmulationCore,
     source: Tensor,
     target: Tensor,
     places: tuple[int, int],
@@ -121,7 +121,7 @@ def _is_strided(source: Tensor, target: Tensor, *, to_device: bool) -> bool:
 
 
 def move(
-    core: Core,
+    core: EmulationCore,
     tensor: Tensor,
     target: int,
     *,
@@ -168,7 +168,7 @@ def move(
 
 
 def _copy_values(
-    core: Core, tensor: Tensor, dtype: torch.dtype, memory_format: torch.memory_format, target: int
+    core: EmulationCore, tensor: Tensor, dtype: torch.dtype, memory_format: torch.memory_format, target: int
 ) -> Tensor:
     """Copy the values of a tensor on its way to `target`; operators inside are not counted."""
     local.quiet += 1
@@ -181,7 +181,9 @@ def _copy_values(
     return core.note_arrival(out) if target < 0 else out
 
 
-def _move_nested(core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None) -> Tensor:
+def _move_nested(
+    core: EmulationCore, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None
+) -> Tensor:
     """Move a nested tensor, which custom functions do not support; a hook moves its gradient back."""
     out = core.place(_to(tensor, dtype=dtype or tensor.dtype, copy=True), target)
     out.register_hook(lambda gradient: move(core, gradient, source))
@@ -189,7 +191,12 @@ def _move_nested(core: Core, tensor: Tensor, target: int, source: int, dtype: to
 
 
 def _move_subclass(
-    core: Core, tensor: Tensor, target: int, source: int, dtype: torch.dtype | None, non_blocking: bool
+    core: EmulationCore,
+    tensor: Tensor,
+    target: int,
+    source: int,
+    dtype: torch.dtype | None,
+    non_blocking: bool,
 ) -> Tensor:
     """Move a wrapper subclass by moving its parts; one that does not name them moves itself."""
     if hasattr(type(tensor), "__tensor_flatten__"):
@@ -232,7 +239,7 @@ class ToCopy(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any,
         tensor: Tensor,
-        core: Core,
+        core: EmulationCore,
         target: int,
         dtype: torch.dtype | None,
         memory_format: torch.memory_format,
@@ -252,7 +259,7 @@ class Rewrapped(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, tensor: Any, core: Core, target: int, dtype: torch.dtype | None, non_blocking: bool
+        ctx: Any, tensor: Any, core: EmulationCore, target: int, dtype: torch.dtype | None, non_blocking: bool
     ) -> Tensor:
         ctx.core, ctx.source, ctx.dtype = core, core.device_of(tensor), tensor.dtype
         names, context = tensor.__tensor_flatten__()

@@ -21,7 +21,7 @@ _SET_STATE = "Please ensure to utilize the CUDAGeneratorImpl::set_state_index me
 _Metaclass: Any = type(torch.Generator)
 
 
-class _Front(_Metaclass):
+class _GeneratorFront(_Metaclass):
     """Makes every generator an instance of the replaced ``torch.Generator``."""
 
     def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - of a metaclass
@@ -143,7 +143,7 @@ def kernel_generator(generator: Any) -> Any:
 def generic_class(runtime: Runtime) -> Any:
     """Return a ``torch.Generator`` class that creates emulated generators for CUDA devices."""
 
-    class Generator(_Generator, metaclass=_Front):
+    class Generator(_Generator, metaclass=_GeneratorFront):
         def __new__(cls, device: Any = "cpu") -> Any:
             place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
             if place.type != "cuda":

@@ -8,12 +8,12 @@ from typing import Any
 import torch.autograd.profiler
 import torch.profiler
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.patches import Patches
 from gapless.torch_internals import KinetoProfile
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Make profilers record CPU activity only; `ProfilerActivity.CUDA` is accepted and dropped."""
     legacy = torch.autograd.profiler.profile
     real = legacy.__init__

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.core.transfers import unpacks_itself
 from gapless.emulation.dispatch.functions import FunctionMode, handles
 from gapless.emulation.support.patches import Patches
@@ -56,7 +56,7 @@ class AttentionArguments(NamedTuple):
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors)
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Make ``torch._C._can_use_*_attention`` answer for the emulated device, until `patches` are undone."""
     for name, able in (
         ("flash", _can_use_flash),
@@ -67,7 +67,7 @@ def install(core: Core, patches: Patches) -> None:
             patches.set(C, f"_can_use_{name}_attention", _can_use_answer(core, able))
 
 
-def _can_use_answer(core: Core, able: Any) -> Any:
+def _can_use_answer(core: EmulationCore, able: Any) -> Any:
     def can_use(params: Any, debug: bool = False) -> bool:
         arguments = AttentionArguments(
             params.query, params.key, params.value, params.attn_mask, params.dropout, params.is_causal, None,

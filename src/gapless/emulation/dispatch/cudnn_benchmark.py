@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gapless.emulation.dispatch.operators import OperatorMode, handles
-from gapless.emulation.recording.recorder import Recorder
+from gapless.emulation.recording.recorder import WaitRecorder
 from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.model.source import places, user_line
@@ -31,7 +31,7 @@ def _convolution(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: d
     return mode.placed(mode.of(func), args, kwargs)
 
 
-def notes(recorder: Recorder) -> list[str]:
+def notes(recorder: WaitRecorder) -> list[str]:
     """Return the report's note on benchmarked shapes; [] if there are none."""
     if not recorder.tried:
         return []

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.core.transfers import count_copy, move
 from gapless.emulation.dispatch.functions import FunctionMode, Handler, as_device, handles
 from gapless.emulation.support.local import local
@@ -27,7 +27,7 @@ def _default_device() -> torch.device | None:
     return None if context is None else context.device
 
 
-def count_reads(core: Core, data: Any, call: str) -> None:
+def count_reads(core: EmulationCore, data: Any, call: str) -> None:
     """Count a read for each device tensor in the list `data`: C++ converts them unseen by any mode."""
     if isinstance(data, (list, tuple)):
         read = sum(core.placement.state_of(tensor) >= 0 for tensor in trees.tensors(data))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.patches import Patches
 from gapless.torch_internals import DisableTorchFunction, place
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Make optimizers and gradient clipping group by emulated device and dtype."""
 
     def group(tensorlistlist: Any, with_indices: bool = False) -> dict[Any, Any]:

@@ -14,14 +14,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gapless import torch_internals, trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dispatch.inside import without_override_check
 from gapless.emulation.dispatch.originals import original_function
 from gapless.emulation.support import faults
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, ORPHAN
 from gapless.emulation.waits.predicates import PREDICATES, Call
-from gapless.emulation.waits.table import Row, waits_table
+from gapless.emulation.waits.table import WaitCondition, waits_table
 from gapless.torch_internals import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -58,7 +58,7 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
 class FunctionMode(TorchFunctionMode):
     """Sees every overridable torch call made from Python."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: EmulationCore) -> None:
         super().__init__()
         self.core = core
         handlers = {**HANDLERS, **_table_handlers()}
@@ -173,7 +173,7 @@ class FunctionMode(TorchFunctionMode):
         return isinstance(value, Tensor) and self.core.placement.state_of(value) >= 0
 
 
-def _into_out(core: Core, kwargs: dict[str, Any], index: int) -> dict[str, Any]:
+def _into_out(core: EmulationCore, kwargs: dict[str, Any], index: int) -> dict[str, Any]:
     """Drop `device` from a factory's `kwargs`, which must be that of its ``out=``."""
     out = kwargs["out"]
     if isinstance(out, Tensor) and core.device_of(out) != index:
@@ -265,7 +265,7 @@ def _handled_as(function: Any, handler: Handler) -> Handler:
     return as_python
 
 
-def _counting_handler(dotted: str, rows: tuple[Row, ...], otherwise: Handler | None) -> Handler:
+def _counting_handler(dotted: str, rows: tuple[WaitCondition, ...], otherwise: Handler | None) -> Handler:
     """Make a handler that counts the waits of `rows` that apply, instead of those inside the call."""
     applies = tuple((row, PREDICATES[row.when]) for row in rows)
     name = dotted.removeprefix("torch.")
@@ -290,7 +290,7 @@ def _counting_handler(dotted: str, rows: tuple[Row, ...], otherwise: Handler | N
     return handler
 
 
-def _record_race_access(core: Core, name: str, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+def _record_race_access(core: EmulationCore, name: str, args: Any, kwargs: dict[str, Any], out: Any) -> None:
     """Tell the race detector that the call read its arguments and that the host waited for it."""
     tensors = list(trees.tensors((args, kwargs)))
     index = max(map(core.device_of, tensors), default=HOST)

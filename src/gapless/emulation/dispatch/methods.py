@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dispatch.functions import FunctionMode
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
@@ -34,7 +34,7 @@ _OURS = ("gapless.emulation.", "gapless.kernels.")
 _FOR_THE_SCRIPT = "gapless.emulation.cuda_api.tensor_types"  # creates tensors from the script's values
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Call the function mode's handlers for these methods and functions where the mode itself is off."""
     mode = FunctionMode(core)
     device_constructors()  # caches the unpatched functions for `torch.set_default_device`

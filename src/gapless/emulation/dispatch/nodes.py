@@ -13,14 +13,14 @@ import torch
 
 from gapless.emulation.dispatch.functions import FunctionMode, Handler
 from gapless.emulation.waits.predicates import PREDICATES, Call
-from gapless.emulation.waits.table import Row, waits_table
+from gapless.emulation.waits.table import WaitCondition, waits_table
 
 Tensor = torch.Tensor
 
 
 def handlers() -> dict[Any, Handler]:
     """Make handlers for the functions and methods that create an autograd node listed in the table."""
-    by_function: dict[str, dict[str, tuple[Row, ...]]] = {}
+    by_function: dict[str, dict[str, tuple[WaitCondition, ...]]] = {}
     for scope, name in waits_table().index:
         if scope == "node":
             by_function.setdefault(_function_of(name), {})[name] = waits_table().for_node(name)
@@ -39,7 +39,7 @@ def _function_of(node: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", stem).lower()
 
 
-def _hooking_handler(rows: dict[str, tuple[Row, ...]]) -> Handler:
+def _hooking_handler(rows: dict[str, tuple[WaitCondition, ...]]) -> Handler:
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
         node: Any = out.grad_fn if isinstance(out, Tensor) else None
@@ -50,7 +50,7 @@ def _hooking_handler(rows: dict[str, tuple[Row, ...]]) -> Handler:
     return handler
 
 
-def _counting_hook(mode: FunctionMode, node: Any, row: Row) -> Any:
+def _counting_hook(mode: FunctionMode, node: Any, row: WaitCondition) -> Any:
     def count(_: Any) -> None:
         times = int(PREDICATES[row.when](Call(node, (), {}, mode.on_device)))
         if times:

@@ -16,7 +16,7 @@ import torch
 from gapless import trees
 from gapless.emulation import kernels
 from gapless.emulation.core import constants
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.core.transfers import unpacks_itself
 from gapless.emulation.cuda_api import kernel_generator
 from gapless.emulation.dispatch import custom_ops, higher_order
@@ -26,7 +26,7 @@ from gapless.emulation.standins.known import rows_for as known_rows
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, ORPHAN, PINNED
 from gapless.emulation.waits.predicates import PREDICATES, Call
-from gapless.emulation.waits.table import Row, waits_table
+from gapless.emulation.waits.table import WaitCondition, waits_table
 from gapless.torch_internals import (
     DisableTorchFunction,
     DispatchModeKey,
@@ -101,7 +101,7 @@ class OperatorPlan:
         # Dropout and attention may draw nothing; if they draw, they call one of these.
         self.random = schema.name.startswith("aten::rand") or (self.draws and "rrelu" not in schema.name)
         overload = schema.overload_name
-        self.rows: tuple[tuple[Row, Callable[[Call], bool | int]], ...] = tuple(
+        self.rows: tuple[tuple[WaitCondition, Callable[[Call], bool | int]], ...] = tuple(
             (row, PREDICATES[row.when]) for row in waits_table().for_op(schema.name, overload)
         )
         operator_rows = known_rows(schema.name) if func.namespace != "aten" else None
@@ -138,7 +138,7 @@ class OperatorMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: EmulationCore) -> None:
         super().__init__()
         self.core = core
         self.placement = core.placement

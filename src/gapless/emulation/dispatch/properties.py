@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dispatch import storages
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.support.places import HOST
@@ -18,7 +18,7 @@ from gapless.torch_internals import DisableTorchFunction, TensorBase
 _Base: Any = TensorBase
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Replace the properties by answers from `core`'s placement, until `patches` are undone."""
     where = core.placement.where
     state_of = core.placement.state_of
@@ -53,7 +53,7 @@ def install(core: Core, patches: Patches) -> None:
     _install_wrappers(core, patches)
 
 
-def _install_wrappers(core: Core, patches: Patches) -> None:
+def _install_wrappers(core: EmulationCore, patches: Patches) -> None:
     """Create wrapper subclasses (DTensor, jagged tensors) on the emulated device they name."""
     real = _Base._make_wrapper_subclass
 

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 import torch.serialization
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.places import HOST
 
 _PRIORITY = 5  # before the CPU's own entry at 10
-_core: Core | None = None
+_core: EmulationCore | None = None
 _registered = False
 
 
-def install(core: Core) -> None:
+def install(core: EmulationCore) -> None:
     """Tag device storages with ``cuda:N`` when saved, and place them when loaded."""
     global _core, _registered
     _core = core

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.core.transfers import count_copy
 from gapless.emulation.dispatch.functions import as_device
 from gapless.emulation.support.local import local
@@ -20,7 +20,7 @@ _BETWEEN = b"\0"
 """Separates the two names in a handle; neither contains it."""
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Make storages use `core`'s placement, until `patches` are undone."""
     _install_answers(core, patches)
     _install_moves(core, patches)
@@ -28,7 +28,7 @@ def install(core: Core, patches: Patches) -> None:
     _install_sharing(core, patches)
 
 
-def _install_answers(core: Core, patches: Patches) -> None:
+def _install_answers(core: EmulationCore, patches: Patches) -> None:
     where = core.placement.where
     cuda = [torch.device("cuda", index) for index in range(core.device_count)]
     real_device = Storage.device
@@ -51,7 +51,7 @@ def _install_answers(core: Core, patches: Patches) -> None:
     patches.set(Storage, "is_pinned", is_pinned)
 
 
-def _install_moves(core: Core, patches: Patches) -> None:
+def _install_moves(core: EmulationCore, patches: Patches) -> None:
     placement = core.placement
     real_new = Storage.__new__
 
@@ -97,7 +97,7 @@ def _install_moves(core: Core, patches: Patches) -> None:
         patches.set(Storage, name, method)
 
 
-def _move(core: Core, storage: Any, target: int, non_blocking: bool, call: str) -> Any:
+def _move(core: EmulationCore, storage: Any, target: int, non_blocking: bool, call: str) -> Any:
     """Copy `storage` to `target` and count the copy; return `storage` itself if it is there already."""
     placement = core.placement
     source = placement.where.get(storage._cdata, HOST)
@@ -133,7 +133,7 @@ def _as_bytes(storage: Any) -> torch.Tensor:
         local.quiet -= 1
 
 
-def _install_saving(core: Core, patches: Patches) -> None:
+def _install_saving(core: EmulationCore, patches: Patches) -> None:
     """Report reads of storages by C++ file writers: a copy to them may still be running."""
     write_file, write_record = Storage._write_file, FileWriter.write_record
 
@@ -150,7 +150,7 @@ def _install_saving(core: Core, patches: Patches) -> None:
     patches.set(FileWriter, "write_record", recorded)
 
 
-def _install_sharing(core: Core, patches: Patches) -> None:
+def _install_sharing(core: EmulationCore, patches: Patches) -> None:
     """Share device memory between processes (CUDA's IPC) as host shared memory.
 
     The shared memory's manager and file name take the place of CUDA's handle.

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from gapless import torch_internals
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.support.places import PINNED
@@ -36,7 +36,7 @@ class _ReducerTensors(TorchDispatchMode):
     waits, so it counts as pinned.
     """
 
-    def __init__(self, core: Core, index: int) -> None:
+    def __init__(self, core: EmulationCore, index: int) -> None:
         super().__init__()
         self.core = core
         self.index = index
@@ -53,7 +53,7 @@ class _ReducerTensors(TorchDispatchMode):
         return out
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Wrap the reducer's constructor and the check of parameters' shapes until `patches` are undone."""
     make_reducer: Any = dist.Reducer
     verify: Any = torch_internals.verify_params
@@ -101,7 +101,7 @@ def install(core: Core, patches: Patches) -> None:
     patches.set(*torch_internals.place("verify_params"), _verify_params_across_processes)
 
 
-def _count_verification(core: Core, ranks: int) -> None:
+def _count_verification(core: EmulationCore, ranks: int) -> None:
     """Record the waits of `verify_params_across_processes` in the same file.
 
     The number of parameters goes to the device, is gathered and read there once per rank; then the shapes go

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gapless import torch_internals
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.distributed import libraries, objects
 from gapless.emulation.distributed.lone import lone_backend
 from gapless.emulation.distributed.store import LoneStore
@@ -27,7 +27,7 @@ _stores: list[LoneStore] = []
 """Stores as Python objects: C++ keeps only its own half."""
 
 
-def install(core: Core, patches: Patches, world: World) -> None:
+def install(core: EmulationCore, patches: Patches, world: World) -> None:
     """Make this process a rank of `world` for torch.distributed, until `patches` are undone."""
     _stores.clear()
 
@@ -47,7 +47,7 @@ def install(core: Core, patches: Patches, world: World) -> None:
     libraries.install(core, patches)
 
 
-def _init_alone(core: Core, world: World, store: Callable[[], LoneStore]) -> Callable[..., None]:
+def _init_alone(core: EmulationCore, world: World, store: Callable[[], LoneStore]) -> Callable[..., None]:
     """Return an ``init_process_group`` that joins this rank alone."""
     real = c10d.init_process_group
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.distributed import objects
 from gapless.emulation.support.imports import when_imported
 from gapless.emulation.support.patches import Patches
@@ -18,7 +18,7 @@ from gapless.errors import NotEmulated
 from gapless.torch_internals import path
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Make these parts run without the other ranks until `patches` are undone, each once imported."""
 
     def change(target: str, make: Callable[[ModuleType, Any], Any]) -> None:
@@ -41,7 +41,7 @@ def install(core: Core, patches: Patches) -> None:
     change(path("receive_stage_meta"), _receive_stage_meta)
 
 
-def _accept_partial(core: Core, real: Any) -> Any:
+def _accept_partial(core: EmulationCore, real: Any) -> Any:
     """Accept a checkpoint that has only this rank's shards."""
 
     @wraps(real)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.distributed.answers import expected
 from gapless.emulation.support import stacks
 from gapless.emulation.support.patches import Patches
@@ -22,7 +22,7 @@ known_objects: deque[Any] = deque()
 """The next objects of another rank, if known."""
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Let this rank receive its own objects in place of another's, until `patches` are undone."""
     for name, messages in (
         ("broadcast_object_list", _list_messages),
@@ -32,7 +32,9 @@ def install(core: Core, patches: Patches) -> None:
         patches.set_everywhere(c10d, name, _receive_own(core, getattr(c10d, name), messages))
 
 
-def _receive_own(core: Core, real: Any, messages: Callable[[dict[str, Any]], list[torch.Tensor]]) -> Any:
+def _receive_own(
+    core: EmulationCore, real: Any, messages: Callable[[dict[str, Any]], list[torch.Tensor]]
+) -> Any:
     """Return `real` with received objects replaced by this rank's own, or by known ones."""
     signature = inspect.signature(real)
 

@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from gapless import torch_internals
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.distributed.world import current
 from gapless.emulation.support.patches import Patches
-from gapless.model import Mark
+from gapless.model import StepMark
 
 MEETING_SECONDS = 10.0
 """Seconds that a rank which stops waits for the others."""
@@ -53,7 +53,7 @@ def rank_and_world() -> tuple[int, int]:
         return 0, 1
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Carry "nccl" groups until `patches` are undone; does nothing in a torch without torch.distributed."""
     if not dist.is_available():
         return
@@ -90,7 +90,7 @@ def _remember_ranks(patches: Patches) -> None:
     patches.set_everywhere(dist.distributed_c10d, "init_process_group", init_process_group)
 
 
-def leave_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]:
+def leave_together(on_mark: Callable[[StepMark], None]) -> Callable[[StepMark], None]:
     """Wrap `on_mark`: if it stops the script, wait for the other ranks first.
 
     A rank that left at once would cut off ranks that are still receiving its last gradients.
@@ -98,7 +98,7 @@ def leave_together(on_mark: Callable[[Mark], None]) -> Callable[[Mark], None]:
     met = False
 
     @wraps(on_mark)
-    def mark(event: Mark) -> None:
+    def mark(event: StepMark) -> None:
         nonlocal met
         try:
             on_mark(event)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from gapless import trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST
@@ -50,7 +50,7 @@ _ROOTS = {
 """Whether only the root sends, and whether only the root receives."""
 
 
-def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int) -> int:
+def record(core: EmulationCore, name: str, values: dict[str, Any], group: Any, index: int) -> int:
     """Record that this rank takes part in a collective on device `index` (-1: on the host).
 
     Returns its number, for `record_await`; 0 if nothing is recorded.
@@ -87,14 +87,14 @@ def record(core: Core, name: str, values: dict[str, Any], group: Any, index: int
     return programme.collectives
 
 
-def record_await(core: Core, number: int) -> None:
+def record_await(core: EmulationCore, number: int) -> None:
     """Record that the current stream waits for the collective of that number."""
     programme = core.recorder.programme
     if programme is not None and number and not local.quiet and core.enabled:
         programme.event(Entry(kind="await", number=number - programme.collectives - 1))
 
 
-def remember_results(core: Core, number: int, outs: Any) -> None:
+def remember_results(core: EmulationCore, number: int, outs: Any) -> None:
     """Remember that `outs` are results of the functional collective of that number, for `collective_of`."""
     programme = core.recorder.programme
     if programme is not None and number:
@@ -104,7 +104,7 @@ def remember_results(core: Core, number: int, outs: Any) -> None:
         programme.unawaited.update(dict.fromkeys(addresses, number))
 
 
-def collective_of(core: Core, out: torch.Tensor) -> int:
+def collective_of(core: EmulationCore, out: torch.Tensor) -> int:
     """Return the number of the collective that produced `out`; 0 if unknown."""
     programme = core.recorder.programme
     return programme.unawaited.pop(out.untyped_storage()._cdata, 0) if programme is not None else 0
@@ -175,7 +175,7 @@ def format_ranks(ranks: Sequence[int]) -> str:
     return "ranks " + ", ".join(map(str, ranks))
 
 
-def _user_line(core: Core) -> SourceLine | None:
+def _user_line(core: EmulationCore) -> SourceLine | None:
     """Return the user's line; in backward that of the forward call, if known."""
     if local.backward != HOST:
         node = current_node()

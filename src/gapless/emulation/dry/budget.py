@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dry.kinds import OperatorKind
 from gapless.emulation.support import stacks
 from gapless.model.assumption import Switch
@@ -52,7 +52,7 @@ class Budget:
     An `endless` budget is never used up.
     """
 
-    def __init__(self, core: Core, switched: Callable[[Switch], None] | None = None) -> None:
+    def __init__(self, core: EmulationCore, switched: Callable[[Switch], None] | None = None) -> None:
         self.core = core
         self.on_switch: Callable[[Switch], None] = switched or (lambda switch: None)
         self.endless = False

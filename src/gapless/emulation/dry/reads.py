@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import torch
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dry.guesses.guess import Guess
 from gapless.emulation.dry.loops import may_repeat_loop, value_to_pass
 from gapless.emulation.support import stacks
@@ -52,7 +52,7 @@ class _ReadPlace:
 class Reads:
     """Answers reads and remembers the answers; `user_values` are the user's, by ``file:line``."""
 
-    def __init__(self, core: Core, user_values: dict[str, float]) -> None:
+    def __init__(self, core: EmulationCore, user_values: dict[str, float]) -> None:
         self.core = core
         self.answers: dict[int, tuple[Guess, int, Any]] = {}
         self._user_values = user_values

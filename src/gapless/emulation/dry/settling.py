@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dry.calls import Compute, pack_results
 from gapless.emulation.dry.guesses.guess import Guess
 from gapless.emulation.dry.shapes import DISCRETE, NewTensor, ResultShapes
@@ -43,7 +43,7 @@ _SETTLED_BY_RULE = frozenset({"isclose", "argmax", "argmin", "multinomial"})
 class DrawnValues:
     """Draws values for tensors that have none, within a limit per step."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: EmulationCore) -> None:
         self._core = core
         self._begins: dict[int, tuple[Guess, int]] = {}
         self._count = 0

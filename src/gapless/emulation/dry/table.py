@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dry import filling
 from gapless.emulation.dry.guesses.guess import Guess, anything, constant
 from gapless.emulation.dry.reads import Reads
@@ -32,7 +32,7 @@ _MAX_EAGER_BYTES = 1 << 20
 class ValueTable:
     """The guess of each storage without real values; `reads` answers reads of the CPU."""
 
-    def __init__(self, core: Core, user_values: dict[str, float]) -> None:
+    def __init__(self, core: EmulationCore, user_values: dict[str, float]) -> None:
         self.core = core
         self.records: dict[int, Guess] = {}
         self._weak: dict[int, int] = {}

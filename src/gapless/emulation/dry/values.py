@@ -1,4 +1,4 @@
-"""`Values`: how operators run on storages that have no values.
+"""`GuessedValues`: how operators run on storages that have no values.
 
 An operator is computed if all its arguments are known and small. Otherwise its results are uninitialised
 tensors, whose memory is never used, with a guess of their values.
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dry import calls, filling, forks, host, settling, sizes, specials
 from gapless.emulation.dry.budget import (
     MAX_CHEAP_ELEMENTS,
@@ -62,14 +62,14 @@ MAX_HOST_ELEMENTS = 1 << 25
 _ALWAYS_RUN = ("c10d", "_c10d_functional", "profiler")
 
 
-class Values(ValueTable):
+class GuessedValues(ValueTable):
     """The table of guesses, and the rules by which operators run on it.
 
     With a `budget` operators are computed, whatever their size, until it is used up; `switch` says where.
     """
 
     def __init__(
-        self, core: Core, user_values: dict[str, float] | None = None, budget: Budget | None = None
+        self, core: EmulationCore, user_values: dict[str, float] | None = None, budget: Budget | None = None
     ) -> None:
         super().__init__(core, user_values or {})
         self.placement = core.placement

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gapless.emulation.graphs.slots import Slot, storage_of
+from gapless.emulation.graphs.slots import GraphSlot, storage_of
 from gapless.emulation.support import stacks
 
 Tensor = torch.Tensor
@@ -85,7 +85,7 @@ class InputName:
     def __init__(self, name: str, used: Any, tensor: Tensor, code: Any, owner: Any, attribute: str) -> None:
         self.name = name
         self.used = used
-        self.slot: Slot = used.slot
+        self.slot: GraphSlot = used.slot
         self._form = (tensor.shape, tensor.dtype)
         self._code = code
         self._owner = owner
@@ -135,7 +135,7 @@ class InputNames:
             self._names.setdefault(used.slot.number, f"`{name}`")
             self._bound.append(InputName(name, used, value, code, owner, attribute))
 
-    def name(self, slot: Slot) -> str:
+    def name(self, slot: GraphSlot) -> str:
         """Return the script's name for the input in backquotes; "" if it has none."""
         return self._names.get(slot.number, "")
 

@@ -1,4 +1,4 @@
-"""`Capture`: one capture under way. It records launches, refuses what CUDA refuses, and undoes its writes."""
+"""`GraphCapture`: a capture under way records launches, refuses what CUDA refuses, and undoes its writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNDECLARED_PREFIX = "running_"
 """Name prefix of arguments that batch norms write although their schema does not say so."""
 
 
-class Capture:
+class GraphCapture:
     """Records what the beginning thread launches on `stream` and on the streams that it forks into.
 
     `core` is the emulation's, `mode` the capture error mode, `generators` the keys of the graph's generators.

@@ -9,7 +9,7 @@ import torch
 
 from gapless import trees
 from gapless.emulation.graphs.slots import storage_of
-from gapless.emulation.races.ranges import Range
+from gapless.emulation.races.ranges import ByteRange
 from gapless.emulation.races.ranges import of as range_of
 from gapless.emulation.support import stacks
 from gapless.model.event import Site
@@ -133,7 +133,7 @@ class GraphFaults:
         """Report an output that occurs three times in a list: it was kept without a copy."""
         if not plan.reads:
             return
-        counts: dict[tuple[int, Range], int] = {}
+        counts: dict[tuple[int, ByteRange], int] = {}
         for tensor in tensors:
             storage = storage_of(tensor)
             output = None if storage is None else self._outputs.get(storage._cdata)

@@ -6,8 +6,8 @@ import warnings
 from typing import Any, ClassVar
 
 from gapless.emulation.graphs import words
-from gapless.emulation.graphs.capture import Capture
-from gapless.emulation.graphs.pools import Handle, Pool
+from gapless.emulation.graphs.capture import GraphCapture
+from gapless.emulation.graphs.pools import GraphPool, Handle
 from gapless.emulation.graphs.tape import Tape
 from gapless.emulation.support.refusals import refuse
 
@@ -25,10 +25,10 @@ class GraphBase:
         self.keep_graph = bool(keep_graph)
         self.generators: set[int] = set()
         self._kept: list[Any] = []
-        self.capture: Capture | None = None
+        self.capture: GraphCapture | None = None
         self.tape: Tape | None = None
         self._instantiated = False
-        self._pool: Pool | None = None
+        self._pool: GraphPool | None = None
         self.is_shown = False
         self.replays = 0
         self.watch: Any = None

@@ -9,7 +9,7 @@ from typing import Any
 Handle = tuple[int, int]
 
 
-class Pool:
+class GraphPool:
     """One private pool: bytes in use (`live`) and their `peak`, which the pool keeps reserved.
 
     `graphs` are the captures that share it, in the order of their creation.
@@ -52,18 +52,18 @@ class Pools:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._pools: dict[Handle, Pool] = {}
+        self._pools: dict[Handle, GraphPool] = {}
 
     def handle(self) -> Handle:
         """Return a new handle, for ``torch.cuda.graph_pool_handle()``."""
         return 0, next(self._numbers)
 
-    def open(self, handle: Handle | None) -> Pool:
+    def open(self, handle: Handle | None) -> GraphPool:
         """Return the pool of `handle`, or a new one."""
         own = handle if handle is not None and any(handle) else (next(self._numbers), 0)
-        return self._pools.setdefault(own, Pool(own))
+        return self._pools.setdefault(own, GraphPool(own))
 
-    def release(self, pool: Pool, graph: Any) -> None:
+    def release(self, pool: GraphPool, graph: Any) -> None:
         """Remove `graph` from `pool`; the pool ends with its last graph."""
         pool.graphs = [user for user in pool.graphs if user() is not None and user() is not graph]
         if not pool.graphs:

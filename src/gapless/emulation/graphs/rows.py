@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from gapless.emulation.graphs.slots import Slot, View
+from gapless.emulation.graphs.slots import GraphSlot, View
 from gapless.emulation.graphs.tape import Tape, views
 
 
-def rows_of(tape: Tape, slot: Slot) -> int:
+def rows_of(tape: Tape, slot: GraphSlot) -> int:
     """Return the number of rows of `slot` that its first reader takes; 0 if it has none."""
     for step in tape.steps:
         for view in views((step.args, step.kwargs)):
@@ -18,7 +18,7 @@ def rows_of(tape: Tape, slot: Slot) -> int:
     return 0
 
 
-def mixes_rows(tape: Tape, slot: Slot) -> bool:
+def mixes_rows(tape: Tape, slot: GraphSlot) -> bool:
     """Whether the graph combines rows of `slot`, as in a loss, a mean or the gradient of a weight.
 
     If each result row depends on one input row, stale rows only spoil results that nobody needs to read.
@@ -35,7 +35,7 @@ def mixes_rows(tape: Tape, slot: Slot) -> bool:
     return False
 
 
-def has_row_mask(tape: Tape, rows: int, written: Iterable[Slot]) -> bool:
+def has_row_mask(tape: Tape, rows: int, written: Iterable[GraphSlot]) -> bool:
     """Whether a fully `written` input can say which rows are valid: a mask with one value per row, or an
     integer count."""
     numbers = {slot.number for slot in written}

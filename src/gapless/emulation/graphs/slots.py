@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 Storage: Any = torch.UntypedStorage
 
 
-class Slot:
+class GraphSlot:
     """One storage used by a capture. `strong_ref` keeps a storage from before the capture alive while it
     lasts; afterwards, and for storages that the capture created (`is_new`), only a weak reference is held.
 
@@ -96,7 +96,7 @@ class Slot:
 class View(NamedTuple):
     """A tensor's place and form in a slot: recorded instead of the tensor."""
 
-    slot: Slot
+    slot: GraphSlot
     dtype: torch.dtype
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -105,7 +105,7 @@ class View(NamedTuple):
     negative: bool
 
     @staticmethod
-    def of(tensor: Tensor, slot: Slot) -> View:
+    def of(tensor: Tensor, slot: GraphSlot) -> View:
         return View(
             slot, tensor.dtype, tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()),
             tensor.is_conj(), tensor.is_neg(),

@@ -12,10 +12,10 @@ import torch
 
 from gapless.emulation.graphs import words
 from gapless.emulation.graphs.bindings import torch_frames
-from gapless.emulation.graphs.capture import Capture
+from gapless.emulation.graphs.capture import GraphCapture
 from gapless.emulation.graphs.faults import GraphFaults
 from gapless.emulation.graphs.graph import GraphBase
-from gapless.emulation.graphs.pools import Handle, Pool, Pools
+from gapless.emulation.graphs.pools import GraphPool, Handle, Pools
 from gapless.emulation.graphs.stale import NodeStreams
 from gapless.emulation.graphs.tape import Tape
 from gapless.emulation.graphs.watch import GraphWatch
@@ -42,7 +42,7 @@ _RANDOM_STATE_ADVICE = (
 
 
 class Graphs:
-    """The captures and graphs of one emulation; `core` is its `Core`, `runtime` its CUDA runtime.
+    """The captures and graphs of one emulation; `core` is its `EmulationCore`, `runtime` its CUDA runtime.
 
     `enabled` says that operators must be dispatched through it: from the first capture.
     """
@@ -52,7 +52,7 @@ class Graphs:
         self.runtime: Any = None
         self.enabled = False
         self.replays: Any = None
-        self.capture: Capture | None = None
+        self.capture: GraphCapture | None = None
         self.pools = Pools()
         self.faults = GraphFaults(core)
         self.nodes = NodeStreams()
@@ -156,7 +156,7 @@ class Graphs:
 
     # -- captures ------------------------------------------------------------------------------------
 
-    def begin(self, graph: GraphBase, pool: Handle | None, mode: str) -> Pool:
+    def begin(self, graph: GraphBase, pool: Handle | None, mode: str) -> GraphPool:
         """Start capturing the current stream into `graph`; return its memory pool.
 
         Raises:
@@ -172,7 +172,7 @@ class Graphs:
         core, recorder = self.core, self.core.recorder
         shared = self.pools.open(pool)
         shared.index = index
-        self.capture = graph.capture = Capture(core, stream, mode, graph.generators)
+        self.capture = graph.capture = GraphCapture(core, stream, mode, graph.generators)
         self._graph = graph
         self.capture.earlier = list(shared.graphs) if shared.kept else []
         self._programme, recorder.programme = recorder.programme, None
@@ -222,7 +222,7 @@ class Graphs:
             self._close(self.capture)
             graph.capture.host.forget()
 
-    def _close(self, capture: Capture) -> tuple[list[tuple[str, str]], list[Any]]:
+    def _close(self, capture: GraphCapture) -> tuple[list[tuple[str, str]], list[Any]]:
         """Restore the state from before the capture; return its marks and launches."""
         core, recorder = self.core, self.core.recorder
         marks, recorder.held = recorder.held or [], None
@@ -237,14 +237,14 @@ class Graphs:
         capture.close()
         return marks, launched
 
-    def _record_pool(self, pool: Pool, graph: GraphBase) -> None:
+    def _record_pool(self, pool: GraphPool, graph: GraphBase) -> None:
         """Record the memory that `pool` reserves for `graph` in the allocator's record."""
         pool.graphs.append(weakref.ref(graph, lambda _: self.released(None, pool)))
         memory = self.core.placement.memory
         if memory is not None:
             pool.row = memory.keep_pool(pool.index, pool.kept, pool.row)
 
-    def released(self, graph: GraphBase | None, pool: Pool) -> None:
+    def released(self, graph: GraphBase | None, pool: GraphPool) -> None:
         """Remove a deleted or reset `graph` from `pool`; None: one that was collected."""
         self.pools.release(pool, graph)
         memory = self.core.placement.memory
@@ -375,7 +375,7 @@ class Graphs:
         if programme is not None and self.capture is None:
             programme.obstacle(subject, change)
 
-    def record_refusal(self, capture: Capture | None, said: str, subject: str) -> None:
+    def record_refusal(self, capture: GraphCapture | None, said: str, subject: str) -> None:
         """Record that `subject` was refused with the message `said`."""
         stack = stacks.resolve(stacks.capture(1))
         self.faults.add_refusal(capture, said, subject, Site(operator=subject, mechanism="none", stack=stack))

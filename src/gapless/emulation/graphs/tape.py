@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gapless import trees
-from gapless.emulation.graphs.slots import Slot, View, bytes_of, storage_of
+from gapless.emulation.graphs.slots import GraphSlot, View, bytes_of, storage_of
 from gapless.torch_internals import DisableTorchDispatch, DisableTorchFunction
 
 Tensor = torch.Tensor
@@ -40,24 +40,24 @@ class Tape:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self.slots: list[Slot] = []
+        self.slots: list[GraphSlot] = []
         self.numbers: list[float] = []
         """The Python numbers among the arguments."""
-        self._by_storage: dict[int, Slot] = {}
+        self._by_storage: dict[int, GraphSlot] = {}
         self._last: dict[int, list[int]] = {}
 
     # -- recording -----------------------------------------------------------------------------------
 
-    def slot(self, storage: Any, is_new: bool, index: int) -> Slot:
+    def slot(self, storage: Any, is_new: bool, index: int) -> GraphSlot:
         """Return the slot of `storage`, creating one for a storage not met before."""
         known = self._by_storage.get(storage._cdata)
         if known is not None and known.storage() is storage:
             return known
-        found = self._by_storage[storage._cdata] = Slot(len(self.slots), storage, is_new, index)
+        found = self._by_storage[storage._cdata] = GraphSlot(len(self.slots), storage, is_new, index)
         self.slots.append(found)
         return found
 
-    def find(self, storage: Any) -> Slot | None:
+    def find(self, storage: Any) -> GraphSlot | None:
         """Return the slot of `storage` if the tape uses it."""
         slot = self._by_storage.get(storage._cdata)
         return slot if slot is not None and slot.storage() is storage else None
@@ -92,7 +92,7 @@ class Tape:
         """Run all steps again; `placed(storage, index)` is called for each new temporary storage."""
         temporary: dict[int, Any] = {}
 
-        def storage(slot: Slot) -> Any:
+        def storage(slot: GraphSlot) -> Any:
             existing = slot.storage()
             if existing is None:
                 existing = temporary.get(slot.number)

@@ -12,9 +12,9 @@ import torch
 from gapless.emulation.graphs.bindings import InputNames, user_frames, variables
 from gapless.emulation.graphs.frozen import FrozenNumbers
 from gapless.emulation.graphs.rows import has_row_mask, mixes_rows, rows_of
-from gapless.emulation.graphs.slots import Slot, storage_of
+from gapless.emulation.graphs.slots import GraphSlot, storage_of
 from gapless.emulation.graphs.tape import views
-from gapless.emulation.races.ranges import Range, count_covered
+from gapless.emulation.races.ranges import ByteRange, count_covered
 
 Tensor = torch.Tensor
 _CLOSE_REPLAYS = 64
@@ -26,15 +26,15 @@ _CHECK_INTERVAL = 16
 class GraphInput:
     """An input of a graph: memory that existed before the capture, and writes to it since a replay."""
 
-    def __init__(self, watch: GraphWatch, slot: Slot) -> None:
+    def __init__(self, watch: GraphWatch, slot: GraphSlot) -> None:
         self.watch = watch
         self.slot = slot
         self.writes = 0
-        self.parts: list[Range] = []
+        self.parts: list[ByteRange] = []
         self.whole = False
         self.once_whole = False
 
-    def record_write(self, part: Range | None) -> None:
+    def record_write(self, part: ByteRange | None) -> None:
         """Record a write to bytes `part`; None: to all of it."""
         self.writes += 1
         if part is None or (part.gaps is None and part.end - part.begin >= self.slot.nbytes):
@@ -64,7 +64,7 @@ class GraphInput:
 class GraphOutput:
     """Memory created by a capture and in use at its end; `is_overwritten`: eager code wrote it since."""
 
-    def __init__(self, watch: GraphWatch, slot: Slot) -> None:
+    def __init__(self, watch: GraphWatch, slot: GraphSlot) -> None:
         self.watch = watch
         self.slot = slot
         self.is_overwritten = False
@@ -242,7 +242,7 @@ class GraphWatch:
                     "made-inside", f"{type(optimizer).__name__}.step", (evidence,), self.place, self.place
                 )
 
-    def _find_gradients(self, parameters: list[Tensor]) -> dict[int, tuple[Any, Slot]]:
+    def _find_gradients(self, parameters: list[Tensor]) -> dict[int, tuple[Any, GraphSlot]]:
         """Return weak reference and gradient slot of each parameter whose gradient replays write, by id."""
         slots = {key: output.slot for key, output in self.outputs.items()}
         slots.update({key: used.slot for key, used in self.inputs.items() if used.slot.is_written})

@@ -14,7 +14,7 @@ from gapless.model.wording import binary_size
 
 _NUMBER = re.compile(r"\[\d+\]")
 _EMPTY = -(1 << 60)
-"""Entry of `Rows.order` for ``empty_cache()``: far below any ident."""
+"""Entry of `RequestRows.order` for ``empty_cache()``: far below any ident."""
 _NOTHING = _EMPTY - 1
 """Entry that is left out."""
 _KINDS: dict[str, Kind] = {
@@ -34,7 +34,7 @@ NOT_MODELLED = (
 )
 
 
-class Rows:
+class RequestRows:
     """The requests of one device. `order` holds an ident per request, ``-1 - ident`` for its end, or
     `_EMPTY`.
 
@@ -134,7 +134,12 @@ class Rows:
 
 
 def to_memory_run(
-    rows: Rows, ends: Iterable[int], classes: Mapping[str, str], *, notes: tuple[str, ...], **fields: Any
+    rows: RequestRows,
+    ends: Iterable[int],
+    classes: Mapping[str, str],
+    *,
+    notes: tuple[str, ...],
+    **fields: Any,
 ) -> MemoryRun:
     """Return `rows` as a `MemoryRun`.
 
@@ -192,7 +197,7 @@ def to_memory_run(
     )
 
 
-def _kinds(rows: Rows, first: list[int], order: list[int]) -> list[Kind]:
+def _kinds(rows: RequestRows, first: list[int], order: list[int]) -> list[Kind]:
     """Return the kind of each allocation; those from before the first step that stay are unknown."""
     ended = {-1 - entry for entry in order if _EMPTY < entry < 0}
     early = {entry for entry in first if entry >= 0}
@@ -205,7 +210,7 @@ def _kinds(rows: Rows, first: list[int], order: list[int]) -> list[Kind]:
 class _PlaceTable:
     """Places by allocation; each line is stored once."""
 
-    def __init__(self, rows: Rows, kinds: list[Kind]) -> None:
+    def __init__(self, rows: RequestRows, kinds: list[Kind]) -> None:
         self.places: list[Place] = []
         self.lines: list[SourceLine] = []
         self.at: list[int] = []

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gapless import torch_internals
-from gapless.emulation.memory.memory_run import Rows, to_memory_run
+from gapless.emulation.memory.memory_run import RequestRows, to_memory_run
 from gapless.emulation.memory.retention import Retention
 from gapless.emulation.memory.unused_graphs import UnusedGraphs
 from gapless.emulation.support import stacks
@@ -83,9 +83,9 @@ class MemoryRecorder:
         self.moving = 0  # nested moves of modules to the device
         self.forward_of: Any = None
         self.modules = ModulePaths(self.hold_weights)
-        self._rows: dict[int, Rows] = {}
-        self._live: dict[int, tuple[Rows, int]] = {}
-        self._later: dict[int, tuple[Rows, int]] = {}  # of closed rows: rows and bytes
+        self._rows: dict[int, RequestRows] = {}
+        self._live: dict[int, tuple[RequestRows, int]] = {}
+        self._later: dict[int, tuple[RequestRows, int]] = {}  # of closed rows: rows and bytes
         self._retained: dict[int, Retention] = {}
         self.unused = UnusedGraphs()
         self._watches: dict[int, _StorageWatch] = {}
@@ -116,7 +116,7 @@ class MemoryRecorder:
             return
         rows = self._rows.get(index)
         if rows is None:
-            rows = self._rows[index] = Rows(index)
+            rows = self._rows[index] = RequestRows(index)
         if rows.closed:
             self._later[key] = rows, size
             rows.add(size)

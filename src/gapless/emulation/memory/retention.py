@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gapless.emulation.memory.holders import find_holders, find_owners
-from gapless.emulation.memory.memory_run import Rows
+from gapless.emulation.memory.memory_run import RequestRows
 from gapless.emulation.memory.retained_tree import Leftover
 from gapless.emulation.support import stacks
 from gapless.model.memory import Checkpoint, Holder
@@ -29,14 +29,16 @@ _SECOND_SEARCH = 12
 class Retention:
     """Counts the steps of one device's requests, and looks for holders now and then."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RequestRows) -> None:
         self._rows = rows
         self._marks = 0
         self._next = _FIRST_SEARCH
         self.holders: tuple[Holder, ...] = ()
         self.checkpoints: tuple[Checkpoint, ...] = ()
 
-    def look(self, live: Mapping[int, tuple[Rows, int]], step_ends: Callable[[], Sequence[int]]) -> None:
+    def look(
+        self, live: Mapping[int, tuple[RequestRows, int]], step_ends: Callable[[], Sequence[int]]
+    ) -> None:
         """Count a mark, and search if it is time.
 
         `live` gives by key where each storage's allocation is counted, and `step_ends` the numbers of marks
@@ -63,7 +65,7 @@ class Retention:
         except Exception:  # an unusual object: growth is then shown where it is allocated
             self.holders = ()
 
-    def _find_loaded(self, live: Mapping[int, tuple[Rows, int]]) -> None:
+    def _find_loaded(self, live: Mapping[int, tuple[RequestRows, int]]) -> None:
         """Name the loaded tensors still on the device that are neither weights nor optimizer state."""
         rows = self._rows
         here = {

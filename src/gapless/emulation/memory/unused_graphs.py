@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from gapless.emulation.memory.memory_run import Rows
+from gapless.emulation.memory.memory_run import RequestRows
 from gapless.emulation.support import stacks
 from gapless.model.memory import UnusedGraph
 from gapless.torch_internals import module_call
@@ -105,7 +105,7 @@ class UnusedGraphs:
             group = self._groups[key] = _ModelCalls(*key)
         group.add(begin, end)
 
-    def unused_graphs(self, rows: Rows) -> tuple[UnusedGraph, ...]:
+    def unused_graphs(self, rows: RequestRows) -> tuple[UnusedGraph, ...]:
         """Return the unused graphs with their allocations, by the line that calls the model.
 
         Training calls count only if no call from their line was used, and another backward pass came later.
@@ -140,7 +140,7 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
 class _AllocationIndex:
     """Allocations by the number of autograd nodes at the time."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RequestRows) -> None:
         numbered = sorted((number, ident) for ident, number in enumerate(rows.nodes) if number >= 0)
         self._numbers = [number for number, _ in numbered]
         self._idents = [ident for _, ident in numbered]

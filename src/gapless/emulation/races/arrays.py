@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gapless.emulation.races.ranges import Range
+from gapless.emulation.races.ranges import ByteRange
 
-AccessListener = Callable[[Range, bool, str], None]
+AccessListener = Callable[[ByteRange, bool, str], None]
 """Called with the bytes of the storage that are accessed, whether they are written, and the NumPy call."""
 
 _READING_METHODS = (
@@ -37,7 +37,7 @@ class WatchedArray(np.ndarray):
         if self._listener is not None:
             low, high = np.lib.array_utils.byte_bounds(self) if _HAS_ARRAY_UTILS else np.byte_bounds(self)  # type: ignore[attr-defined]
             if low >= self._base:  # copied results lie elsewhere: bytes past the storage match no flight
-                self._listener(Range(low - self._base, high - self._base), writes, f"numpy.{action}")
+                self._listener(ByteRange(low - self._base, high - self._base), writes, f"numpy.{action}")
 
     def _plain(self) -> np.ndarray:
         return self.view(np.ndarray)

@@ -10,7 +10,7 @@ import torch
 
 from gapless.emulation.races import ranges
 from gapless.emulation.races.clocks import Clocks
-from gapless.emulation.races.ranges import Range
+from gapless.emulation.races.ranges import ByteRange
 
 _MAX_USES, _MAX_PENDING = 32, 128
 """Accesses kept per storage: of each kind, and of both while only one stream uses it. Bounds the time."""
@@ -21,7 +21,7 @@ class Use(NamedTuple):
 
     track: int
     mark: int
-    bytes: Range
+    bytes: ByteRange
     action: str
     stack: Any
 
@@ -46,7 +46,7 @@ class StorageRecord:
 
     def __init__(self, home: int, size: int) -> None:
         self.home = self.first = home
-        self.whole = Range(0, size)
+        self.whole = ByteRange(0, size)
         self.writes: list[Use] = []
         self.reads: list[Use] = []
         self.kept: set[int] = set()

@@ -13,11 +13,11 @@ import torch
 from gapless import trees
 from gapless.emulation.races import late, ranges
 from gapless.emulation.races.books import AccessLog, StorageRecord, Use
-from gapless.emulation.races.clocks import Clocks, Moment
+from gapless.emulation.races.clocks import Clocks, RecordedEvent
 from gapless.emulation.races.engine import Engine
 from gapless.emulation.races.flights import Flight, Flights
-from gapless.emulation.races.race_log import CPU, RaceLog, Side, here
-from gapless.emulation.races.ranges import Range
+from gapless.emulation.races.race_log import CPU, RaceAccess, RaceLog, here
+from gapless.emulation.races.ranges import ByteRange
 from gapless.emulation.races.reuse import FreedBlock, Reuse
 from gapless.emulation.races.threads import GeneratorDraws, ThreadHolder
 from gapless.emulation.support.local import local
@@ -88,7 +88,7 @@ class Checker:
             self.follow_all()
         self._thread.tracks[index] = self.clocks.track(index, stream)
 
-    def record_event(self, index: int, stream: int) -> Moment:
+    def record_event(self, index: int, stream: int) -> RecordedEvent:
         """Return the moment of an event recorded in a stream now."""
         return self.clocks.record_event(self.clocks.track(index, stream), here() if self.full else None)
 
@@ -379,10 +379,10 @@ class Checker:
         if storage is not None and storage._cdata in self.busy and self.enabled:
             self._check_flights(storage._cdata, ranges.of(tensor), False, to, None)
 
-    def _check_flights(self, key: int, where: Range, writes: bool, action: str, *place: Any) -> None:
+    def _check_flights(self, key: int, where: ByteRange, writes: bool, action: str, *place: Any) -> None:
         for flight in self.flights.under_way(key, where):
             if flight.arrives or writes:
-                later = Side(CPU, self.clocks.mark, action, writes, place[0] if place else here())
+                later = RaceAccess(CPU, self.clocks.mark, action, writes, place[0] if place else here())
                 kind: RaceKind = "in-flight-read" if flight.arrives and not writes else "in-flight-write"
                 self.log.add(kind, _side(flight), later, flight.bytes.meets(where))
                 return
@@ -390,7 +390,7 @@ class Checker:
     def check_storage_read(self, storage: Any, action: str) -> None:
         """Check a read of a whole storage by the host against pending copies."""
         if self.enabled and storage._cdata in self.busy:
-            self._check_flights(storage._cdata, Range(0, storage.nbytes()), False, action)
+            self._check_flights(storage._cdata, ByteRange(0, storage.nbytes()), False, action)
 
     def watch_array(self, tensor: Tensor, array: Any) -> Any:
         """Return `array`, a NumPy view of the pinned `tensor`, as one whose accesses are checked."""
@@ -399,7 +399,7 @@ class Checker:
         storage = tensor.untyped_storage()
         key, alive = storage._cdata, weakref.ref(storage)
 
-        def listener(where: Range, writes: bool, action: str) -> None:
+        def listener(where: ByteRange, writes: bool, action: str) -> None:
             if self.enabled and key in self.busy and alive() is not None:
                 self._check_flights(key, where, writes, action)
 
@@ -407,7 +407,7 @@ class Checker:
 
     def _report_changed_source(self, flight: Flight) -> None:
         """Report a copy whose source changed before the copy was known to be done."""
-        later = Side(CPU, self.clocks.mark, "", True, None)
+        later = RaceAccess(CPU, self.clocks.mark, "", True, None)
         self.log.add("in-flight-write", _side(flight), later, flight.bytes.end - flight.bytes.begin)
 
     def record_resize(self, storage: Any) -> None:
@@ -440,8 +440,8 @@ class Checker:
         collective = self._is_collective(other.track) or self._is_collective(use.track)
         self.log.add(
             "collective" if collective else "unordered",
-            Side(other.track, other.mark, other.action, wrote, other.stack),
-            Side(use.track, use.mark, use.action, writes, use.stack),
+            RaceAccess(other.track, other.mark, other.action, wrote, other.stack),
+            RaceAccess(use.track, use.mark, use.action, writes, use.stack),
             other.bytes.meets(use.bytes),
         )
 
@@ -458,8 +458,8 @@ class Checker:
         other = block.use
         self.log.add(
             "freed",
-            Side(other.track, other.mark, other.action, block.writes, other.stack),
-            Side(use.track, use.mark, use.action, True, use.stack),
+            RaceAccess(other.track, other.mark, other.action, block.writes, other.stack),
+            RaceAccess(use.track, use.mark, use.action, True, use.stack),
             block.size,
             block.stack,
         )
@@ -478,6 +478,6 @@ def _storage(tensor: Any) -> Any:
         return None
 
 
-def _side(flight: Flight) -> Side:
+def _side(flight: Flight) -> RaceAccess:
     action = "copy to the CPU" if flight.arrives else "copy to the GPU"
-    return Side(flight.track, flight.mark, action, flight.arrives, flight.stack)
+    return RaceAccess(flight.track, flight.mark, action, flight.arrives, flight.stack)

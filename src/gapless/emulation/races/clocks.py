@@ -9,7 +9,7 @@ StreamKey = tuple[int, int]
 """Device index and stream id; for a process group's stream minus the group's number."""
 
 
-class Moment(NamedTuple):
+class RecordedEvent(NamedTuple):
     """A recorded event: `clock` is all work that its stream was given or had waited for by then.
 
     `mark` is the number of the last work before it, on any stream.
@@ -62,11 +62,11 @@ class Clocks:
 
     # -- waits -------------------------------------------------------------------------------------
 
-    def record_event(self, track: int, stack: object) -> Moment:
+    def record_event(self, track: int, stack: object) -> RecordedEvent:
         """Return the moment of an event recorded now on `track`."""
         clock = self.by_track[track].copy()
         _join(clock, self.host)
-        return Moment(self, track, clock, self.mark, stack)
+        return RecordedEvent(self, track, clock, self.mark, stack)
 
     def order_after(self, track: int, clock: Clock) -> None:
         """Order further work of `track` after the work in `clock`."""

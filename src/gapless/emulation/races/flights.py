@@ -12,7 +12,7 @@ import torch
 from gapless.emulation.races import ranges
 from gapless.emulation.races.clocks import Clocks
 from gapless.emulation.races.content import digest
-from gapless.emulation.races.ranges import Range
+from gapless.emulation.races.ranges import ByteRange
 
 _MAX_FLIGHTS = 64
 """Pending copies followed per storage, to bound the search."""
@@ -23,7 +23,9 @@ class Flight:
 
     __slots__ = ("arrives", "bytes", "digest", "late_bytes", "mark", "stack", "storage", "track")
 
-    def __init__(self, storage: Any, where: Range, arrives: bool, track: int, mark: int, stack: Any) -> None:
+    def __init__(
+        self, storage: Any, where: ByteRange, arrives: bool, track: int, mark: int, stack: Any
+    ) -> None:
         self.storage = weakref.ref(storage)
         self.bytes = where
         self.arrives = arrives
@@ -63,7 +65,7 @@ class Flights:
         """Whether the host knows that the copy is done."""
         return self._clocks.host[flight.track] >= flight.mark
 
-    def under_way(self, key: int, where: Range) -> Iterator[Flight]:
+    def under_way(self, key: int, where: ByteRange) -> Iterator[Flight]:
         """Yield copies of bytes `where` of a storage that may not be done, the latest first."""
         for flight in reversed(self.busy.get(key, ())):
             if not self.is_done(flight) and flight.bytes.meets(where):

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gapless.emulation.races.clocks import Clocks, Moment
+from gapless.emulation.races.clocks import Clocks, RecordedEvent
 from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST
@@ -25,12 +25,12 @@ class EventWait(NamedTuple):
     """A wait of `track` (or `CPU`) for an event, after work number `mark`."""
 
     track: int
-    moment: Moment | None
+    moment: RecordedEvent | None
     mark: int
     stack: Any
 
 
-class Side(NamedTuple):
+class RaceAccess(NamedTuple):
     """One access of a race: `track` did `action`."""
 
     track: int
@@ -51,11 +51,13 @@ class RaceLog:
         self.tick: Callable[[], int] = lambda: 0
         self.times_met = 0
 
-    def record_wait(self, track: int, moment: Moment | None) -> None:
+    def record_wait(self, track: int, moment: RecordedEvent | None) -> None:
         """Remember who waited for which event: a wrong wait explains a race."""
         self._waits.append(EventWait(track, moment, self._clocks.mark, here()))
 
-    def add(self, kind: RaceKind, earlier: Side, later: Side, nbytes: int, freed: Any = None) -> None:
+    def add(
+        self, kind: RaceKind, earlier: RaceAccess, later: RaceAccess, nbytes: int, freed: Any = None
+    ) -> None:
         """Add or count a race of `earlier` and `later`, and notify listeners of new ones."""
         self.times_met += 1
         key = (kind, raw(earlier.stack), raw(later.stack), earlier.action, later.action)
@@ -74,7 +76,7 @@ class RaceLog:
             for listener in tuple(self.listeners):
                 listener(race)
 
-    def _cause(self, earlier: Side, later: Side) -> tuple[Cause, Any]:
+    def _cause(self, earlier: RaceAccess, later: RaceAccess) -> tuple[Cause, Any]:
         """Return why the last wait of `later` did not order it after `earlier`, and that wait's place."""
         for wait in reversed(self._waits):
             if wait.track != later.track:
@@ -115,7 +117,12 @@ class RaceLog:
 
 class _RaceEntry:
     def __init__(
-        self, kind: RaceKind, earlier: Side, later: Side, freed: stacks.RawStack, cause: tuple[Cause, Any]
+        self,
+        kind: RaceKind,
+        earlier: RaceAccess,
+        later: RaceAccess,
+        freed: stacks.RawStack,
+        cause: tuple[Cause, Any],
     ) -> None:
         self.kind = kind
         self.sides = earlier, later

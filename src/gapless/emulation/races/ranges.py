@@ -24,14 +24,14 @@ class Strided(NamedTuple):
     item: int
 
 
-class Range(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes from `begin` to `end`, or those of them that `gaps` describes."""
 
     begin: int
     end: int
     gaps: Strided | None = None
 
-    def meets(self, other: Range) -> int:
+    def meets(self, other: ByteRange) -> int:
         """Return an upper bound of the bytes in common; 0 if there are none."""
         begin, end = max(self.begin, other.begin), min(self.end, other.end)
         if begin >= end:
@@ -45,12 +45,12 @@ class Range(NamedTuple):
             return 0
         return int(np.count_nonzero(_mask(self, low, high) & _mask(other, low, high)))
 
-    def covers(self, other: Range) -> bool:
+    def covers(self, other: ByteRange) -> bool:
         """Whether this range certainly contains all of `other`."""
         return self == other or (self.gaps is None and self.begin <= other.begin and other.end <= self.end)
 
 
-def count_covered(ranges: Iterable[Range], size: int) -> int:
+def count_covered(ranges: Iterable[ByteRange], size: int) -> int:
     """Return how many of the first `size` bytes `ranges` cover together; `size` itself if it is large.
 
     >>> count_covered([Range(0, 4), Range(2, 16, Strided(2, (2, 1), (8, 4), 4))], 16)
@@ -64,30 +64,30 @@ def count_covered(ranges: Iterable[Range], size: int) -> int:
     return int(np.count_nonzero(mask))
 
 
-def of(tensor: torch.Tensor) -> Range:
+def of(tensor: torch.Tensor) -> ByteRange:
     """Return the bytes of its storage that a strided tensor covers."""
     return at(tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.itemsize)
 
 
-def at(offset: Any, shape: Sequence[Any], strides: Sequence[Any], item: int) -> Range:
+def at(offset: Any, shape: Sequence[Any], strides: Sequence[Any], item: int) -> ByteRange:
     """Return the bytes of a tensor of `shape`; `offset` and `strides` are in elements of `item` bytes."""
     begin, number, span = int(offset) * item, 1, 1
     for size, stride in zip(shape, strides, strict=True):
         number *= int(size)
         span += (int(size) - 1) * int(stride)
     if not number:
-        return Range(begin, begin)
+        return ByteRange(begin, begin)
     end = begin + span * item
     if number == span:  # contiguous, or in another order of dimensions
-        return Range(begin, end)
-    return Range(
+        return ByteRange(begin, end)
+    return ByteRange(
         begin,
         end,
         Strided(begin, tuple(map(int, shape)), tuple(int(stride) * item for stride in strides), item),
     )
 
 
-def _mask(of: Range, low: int, high: int) -> np.ndarray:
+def _mask(of: ByteRange, low: int, high: int) -> np.ndarray:
     mask = np.zeros(high - low, dtype=bool)
     if of.gaps is None:
         mask[of.begin - low : of.end - low] = True

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.races.race_log import CPU, RaceLog, Side, here, raw
+from gapless.emulation.races.race_log import CPU, RaceAccess, RaceLog, here, raw
 
 MAX_HOLD_SECONDS, LOOKS_UNCHANGED = 0.1, 10
 """Longest pause of a thread in seconds; looks at which the others have not moved that end it earlier."""
@@ -86,7 +86,7 @@ class GeneratorDraws:
         self._threads = threads
         self._log = log
         self._users: dict[int, set[int]] = {}
-        self._drawing: dict[int, tuple[int, Side]] = {}
+        self._drawing: dict[int, tuple[int, RaceAccess]] = {}
 
     def draw(self, generator: Any, index: int, action: str) -> None:
         """Check a draw of this thread from `generator`; None: the default one of device `index`."""
@@ -98,7 +98,7 @@ class GeneratorDraws:
         default: Any = torch.cuda.default_generators[index]
         if key == index and not default.seeded:
             return
-        drawing = Side(CPU, 0, action, True, here())
+        drawing = RaceAccess(CPU, 0, action, True, here())
         other = self._drawing.get(key)
         if other is not None and other[0] != own:
             self._log.add("generator", other[1], drawing, 0)

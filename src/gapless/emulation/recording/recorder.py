@@ -1,4 +1,4 @@
-"""`Recorder`: counts waits and marks by place and step while the script runs."""
+"""`WaitRecorder`: counts waits and marks by place and step while the script runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gapless.emulation.recording.programme import ProgrammeRecorder
 from gapless.emulation.recording.strands import Strands
 from gapless.emulation.support import later, stacks
 from gapless.emulation.support.local import local
-from gapless.model import Event, Mark, Mechanism, Phase, Site
+from gapless.model import Event, Mechanism, Phase, Site, StepMark
 from gapless.model.later import Later
 from gapless.model.source import SourceLine, Stack
 from gapless.model.tally import ADVANCING
@@ -25,7 +25,7 @@ _MAX_MARKS = 20_000
 """Marks after which those that do not advance the tick are dropped: bounds the memory of long runs."""
 
 
-class Recorder:
+class WaitRecorder:
     """Collects waits and marks. Repeats of a wait between two step marks are one event with a count.
 
     After `later.MAX_TICKS` marks that advance the tick, or `later.MAX_EVENTS` events, only sums are kept.
@@ -53,7 +53,7 @@ class Recorder:
         self.phase: Phase = "train"
         # Lightning ends an evaluation by setting `training` back, without a call of `train()`.
         self.evaluated: Callable[[], Any] = lambda: None
-        self.on_mark: Callable[[Mark], None] | None = None
+        self.on_mark: Callable[[StepMark], None] | None = None
         self.between_marks: Callable[[float], None] | None = None  # called with seconds at waits and batches
         self.on_wait: list[Callable[[Site], None]] = []
         # Whether waits at a stack end iterations; dropped once anything else does.
@@ -206,10 +206,10 @@ class Recorder:
         )
 
     @staticmethod
-    def _to_mark(raw: _RawMark) -> Mark:
+    def _to_mark(raw: _RawMark) -> StepMark:
         kind, tick, at, name, stack, strand = raw
         lines = stacks.resolve(stack)
-        return Mark(kind=kind, tick=tick, time=at, name=name, stack=lines, strand=strand)  # type: ignore[arg-type]
+        return StepMark(kind=kind, tick=tick, time=at, name=name, stack=lines, strand=strand)  # type: ignore[arg-type]
 
     def sites(self) -> tuple[Site, ...]:
         """Return the distinct sites, by their number."""
@@ -223,7 +223,7 @@ class Recorder:
         )
         return tuple(sorted(counted, key=lambda event: event.time))
 
-    def marks(self) -> tuple[Mark, ...]:
+    def marks(self) -> tuple[StepMark, ...]:
         return tuple(self._to_mark(raw) for raw in self._marks)
 
     def later(self) -> Later | None:

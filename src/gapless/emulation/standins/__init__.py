@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import ModuleType
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.standins import finder
 from gapless.emulation.standins.launch import LaunchState
 from gapless.emulation.support.imports import when_imported
@@ -24,7 +24,7 @@ _computed_packages: set[str] = set()
 """Packages whose stand-ins computed something since they were switched on."""
 
 
-def install(core: Core, patches: Patches, for_everyone: bool | None = None) -> None:
+def install(core: EmulationCore, patches: Patches, for_everyone: bool | None = None) -> None:
     """Let the script import stand-ins: all libraries too if `for_everyone`, nobody if it is False.
 
     Real packages are patched to run without a GPU in any case.
@@ -85,7 +85,7 @@ def _missing_names_note() -> tuple[str, ...]:
     return (f"the stand-in lacks {names}{rest}: importing it raised an ImportError",)
 
 
-def _record_use(core: Core, name: str) -> None:
+def _record_use(core: EmulationCore, name: str) -> None:
     """Note that results come from the stand-in for package `name`."""
     _computed_packages.add(name)
     package = finder.imported_package(name)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.standins.given import find_replacement
 from gapless.emulation.standins.launch import without_emulation
 from gapless.emulation.support.patches import Patches
@@ -24,7 +24,7 @@ _DEFAULT_SHARED_BYTES = 48 << 10
 """Bytes of dynamic shared memory that CUDA gives a kernel without opting in."""
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Replace torch's compilation of a kernel by a `SourceKernel` that keeps the source."""
     if compile_kernel is None:
         return
@@ -43,7 +43,7 @@ class SourceKernel:
         ValueError: there is no kernel of that name in the source.
     """
 
-    def __init__(self, core: Core, source: str, name: str) -> None:
+    def __init__(self, core: EmulationCore, source: str, name: str) -> None:
         self.core = core
         self.name = re.sub(r"<.*", "", name).rpartition("::")[2]
         plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.standins.given import find_replacement
 from gapless.emulation.support import stacks
 from gapless.emulation.support.imports import when_imported
@@ -35,7 +35,7 @@ _MISSING_CUDA_PATTERN = re.compile(
 class Extension(ModuleType):
     """A CUDA extension that was not built or loaded: every function name exists and raises when called."""
 
-    def __init__(self, name: str, core: Core) -> None:
+    def __init__(self, name: str, core: EmulationCore) -> None:
         super().__init__(name, f"The CUDA extension {name}, which is not available without a GPU.")
         self._core = core
 
@@ -48,7 +48,7 @@ class Extension(ModuleType):
         return function
 
 
-def _call_replacement(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
+def _call_replacement(core: EmulationCore, name: str, *args: Any, **kwargs: Any) -> Any:
     """Run the user's replacement for a function of an extension, as one kernel.
 
     Raises:
@@ -80,7 +80,7 @@ def _call_replacement(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
     return out
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Replace extensions that need CUDA to be built or loaded."""
     when_imported("torch.utils.cpp_extension", functools.partial(_patch_building, core, patches), patches)
     _patch_loading(core, patches)
@@ -90,7 +90,7 @@ def install(core: Core, patches: Patches) -> None:
 # -- building ------------------------------------------------------------------------------------------
 
 
-def _patch_building(core: Core, patches: Patches, module: ModuleType) -> None:
+def _patch_building(core: EmulationCore, patches: Patches, module: ModuleType) -> None:
     def replace_cuda_builds(name: str) -> None:
         original = getattr(module, name)
 
@@ -129,7 +129,7 @@ def _cuda_files(value: Any) -> Iterator[str]:
 # -- loading -------------------------------------------------------------------------------------------
 
 
-def _patch_loading(core: Core, patches: Patches) -> None:
+def _patch_loading(core: EmulationCore, patches: Patches) -> None:
     """Turn compiled modules that lack CUDA's libraries into an `Extension` when they are loaded."""
     loader = importlib.machinery.ExtensionFileLoader
     create = loader.create_module
@@ -163,7 +163,7 @@ def _patch_loading(core: Core, patches: Patches) -> None:
     patches.set(operators, "load_library", load_library)
 
 
-def _patch_operators(core: Core, patches: Patches) -> None:
+def _patch_operators(core: EmulationCore, patches: Patches) -> None:
     """Let operators that a missing extension would define exist, and raise when called."""
     look_up: Callable[[Any, str], Any] = OperatorNamespace.__getattr__
 
@@ -186,7 +186,7 @@ def _has_operators(library: str) -> bool:
     return any(name.startswith(f"{library}::") for name in names_of_operators())
 
 
-def _call_operator(core: Core, name: str, *args: Any, **kwargs: Any) -> Any:
+def _call_operator(core: EmulationCore, name: str, *args: Any, **kwargs: Any) -> Any:
     """Run the user's replacement for an operator that does not exist here.
 
     Raises:

@@ -6,19 +6,19 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from gapless.emulation.standins import guards
-from gapless.emulation.standins.requests import Refusal
+from gapless.emulation.standins.requests import RefusedImport
 from gapless.model.fallback import Fallback
 
 _IMPORT_ERRORS = guards.IMPORT_ERRORS | guards.ALL_ERRORS
 
 
-def find_fallbacks(refusals: Iterable[Refusal]) -> tuple[Fallback, ...]:
+def find_fallbacks(refusals: Iterable[RefusedImport]) -> tuple[Fallback, ...]:
     """Return the fallback code that runs because of each refusal, if there is any."""
     candidates = (_fallback(refusal) for refusal in refusals)
     return tuple(dict.fromkeys(fallback for fallback in candidates if fallback is not None))
 
 
-def _fallback(refusal: Refusal) -> Fallback | None:
+def _fallback(refusal: RefusedImport) -> Fallback | None:
     tree = guards.parse_source(refusal.file)
     if tree is None:
         return None

@@ -96,7 +96,7 @@ class _Loader(Loader):
         module.__dict__.update(package.modules.get(module.__name__, {}))
 
 
-class Finder(MetaPathFinder):
+class StandinFinder(MetaPathFinder):
     """Finds stand-ins for packages that no other finder has found; idle unless `enabled`."""
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ def _is_free(name: str) -> bool:
     return True
 
 
-_finder = Finder()
+_finder = StandinFinder()
 
 
 def missing_names() -> tuple[str, ...]:
@@ -190,7 +190,7 @@ def missing_names() -> tuple[str, ...]:
     return tuple(_finder.missing)
 
 
-def switch_on(for_everyone: bool | None = None) -> Finder:
+def switch_on(for_everyone: bool | None = None) -> StandinFinder:
     """Find stand-ins from now on, if nothing else is found: for the script (None), everyone or nobody."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)

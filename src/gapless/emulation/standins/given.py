@@ -12,14 +12,14 @@ from gapless.errors import GaplessError, UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Replacement(NamedTuple):
+class KernelReplacement(NamedTuple):
     """A function that replaces a kernel, and how often the real one makes the CPU wait."""
 
     function: Callable[..., Any]
     waits: int
 
 
-_replacements: dict[str, Replacement] = {}
+_replacements: dict[str, KernelReplacement] = {}
 
 
 def standin(name: str, *, waits: int = 0) -> Callable[[F], F]:
@@ -45,7 +45,7 @@ def standin(name: str, *, waits: int = 0) -> Callable[[F], F]:
         raise UsageError(f"standin({name!r}): waits={waits} must not be negative")
 
     def register(function: F) -> F:
-        _replacements[name] = Replacement(function, waits)
+        _replacements[name] = KernelReplacement(function, waits)
         return function
 
     return register
@@ -68,6 +68,6 @@ def read(files: Iterable[str]) -> None:
             raise UsageError(f"--standin {file} failed: {type(error).__name__}: {error}") from error
 
 
-def find_replacement(*names: str) -> Replacement | None:
+def find_replacement(*names: str) -> KernelReplacement | None:
     """Return the replacement for the first of `names` that has one."""
     return next((_replacements[name] for name in names if name in _replacements), None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gapless.emulation.standins import finder
 from gapless.emulation.waits.call import Call
-from gapless.emulation.waits.table import Row
+from gapless.emulation.waits.table import WaitCondition
 from gapless.model import Mechanism
 
 
@@ -23,7 +23,7 @@ class LibraryWait(NamedTuple):
     times: Callable[[Call], bool | int]
 
 
-def rows_for(name: str) -> tuple[tuple[Row, Callable[[Call], bool | int]], ...] | None:
+def rows_for(name: str) -> tuple[tuple[WaitCondition, Callable[[Call], bool | int]], ...] | None:
     """Return rows of the table of waits for the operator ``library::name``; None if it is unknown."""
     library = name.partition("::")[0]
     if library not in finder.package_names():
@@ -32,6 +32,6 @@ def rows_for(name: str) -> tuple[tuple[Row, Callable[[Call], bool | int]], ...] 
     if name not in operators:
         return None
     return tuple(
-        (Row("op", name, "known", 1, wait.mechanism, wait.reason, wait.source), wait.times)
+        (WaitCondition("op", name, "known", 1, wait.mechanism, wait.reason, wait.source), wait.times)
         for wait in operators[name]
     )

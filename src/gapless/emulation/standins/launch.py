@@ -14,7 +14,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from gapless import trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dry.opaque import without_values
 from gapless.emulation.support.places import HOST
 from gapless.model.programme import Shape
@@ -34,7 +34,7 @@ _AUTOCAST = DispatchKeySet(DispatchKey.AutocastCUDA)
 class LaunchState:
     """The core of the running emulation that counts launches; None if there is none."""
 
-    core: Core | None = None
+    core: EmulationCore | None = None
     used: Callable[[str], None] = staticmethod(lambda package: None)
     """Called with the package of each launched kernel."""
 
@@ -111,7 +111,7 @@ def _with_own_memory(out: Any, args: Any) -> Any:
     return trees.map_tensors(out, own)
 
 
-def _device_of_all(core: Core, name: str, tensors: Sequence[Tensor], anywhere: bool) -> int:
+def _device_of_all(core: EmulationCore, name: str, tensors: Sequence[Tensor], anywhere: bool) -> int:
     """Return the device that all `tensors` are on; scalars may be on the host."""
     places = {core.device_of(tensor) for tensor in tensors if tensor.dim() or core.device_of(tensor) >= 0}
     if len(places) == 1 and (anywhere or HOST not in places):
@@ -126,7 +126,7 @@ def _device_of_all(core: Core, name: str, tensors: Sequence[Tensor], anywhere: b
 
 
 def _record_launch(
-    core: Core, name: str, reads: Sequence[Tensor], writes: Sequence[Tensor], work: Any
+    core: EmulationCore, name: str, reads: Sequence[Tensor], writes: Sequence[Tensor], work: Any
 ) -> None:
     """Record one launch in the programme, the memory record and the races."""
     memory, programme = core.placement.memory, core.recorder.programme

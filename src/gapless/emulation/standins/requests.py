@@ -20,7 +20,7 @@ from gapless.emulation.support import stacks
 _BOOTSTRAP = "<frozen importlib._bootstrap>"
 
 
-class Refusal(NamedTuple):
+class RefusedImport(NamedTuple):
     """A library's module for which a package counted as not installed, and the line that asked."""
 
     distribution: str
@@ -48,7 +48,7 @@ class Requests:
     def __init__(self) -> None:
         self.is_for_everyone = self.is_for_nobody = False
         self._available: set[str] = set()
-        self._refused: dict[Refusal, None] = {}
+        self._refused: dict[RefusedImport, None] = {}
 
     def clear(self, for_everyone: bool | None) -> None:
         """Reset, and give stand-ins to everyone (True), nobody (False) or the script (None)."""
@@ -57,7 +57,7 @@ class Requests:
         self._refused.clear()
 
     @property
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> tuple[RefusedImport, ...]:
         """The requests that were refused."""
         return tuple(self._refused)
 
@@ -91,7 +91,9 @@ class Requests:
     def add_refusal(self, distribution: str, requester: Requester) -> None:
         """Remember that a package counted as not installed for a library."""
         code, module = requester.frame.f_code, str(requester.frame.f_globals.get("__name__", ""))
-        refusal = Refusal(distribution, requester.library, module, code.co_filename, requester.frame.f_lineno)
+        refusal = RefusedImport(
+            distribution, requester.library, module, code.co_filename, requester.frame.f_lineno
+        )
         self._refused.setdefault(refusal)
 
     def _make_available(self, package: Package) -> None:

@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.support.refusals import refuse
 from gapless.model.gpus import Gpu
 
 
-def install(core: Core, patches: Patches, module: Any) -> None:
+def install(core: EmulationCore, patches: Patches, module: Any) -> None:
     """Make an emulated driver the active one in `module`, ``triton.runtime.driver``."""
     config = module.driver
     name = "_active" if "_active" in vars(config) else "active"
-    patches.set(config, name, Driver(core.gpu))
+    patches.set(config, name, TritonDriver(core.gpu))
 
 
 class _Utilities:
@@ -44,7 +44,7 @@ class _Utilities:
         """Nothing was loaded."""
 
 
-class Driver:
+class TritonDriver:
     """Stands in for Triton's ``CudaDriver``."""
 
     def __init__(self, gpu: Gpu) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.imports import when_imported
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.support.refusals import refuse
@@ -25,7 +25,7 @@ _AUTOTUNE_NOTE = (
 )
 
 
-def install(core: Core, patches: Patches) -> None:
+def install(core: EmulationCore, patches: Patches) -> None:
     """Patch Triton now, or when the script imports it."""
     launches = TritonLaunches(core)
     changes: dict[str, Callable[[ModuleType], None]] = {
@@ -73,7 +73,7 @@ def _refuse_old_triton(self: Any, *_: Any, **__: Any) -> Any:
     )
 
 
-def _patch_autotuner(core: Core, patches: Patches, autotuner: Any) -> None:
+def _patch_autotuner(core: EmulationCore, patches: Patches, autotuner: Any) -> None:
     """Make the autotuner take the first configuration; its choices are neither kept nor cached."""
     tuner = autotuner.Autotuner
     if not hasattr(tuner, "_bench"):

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from gapless import trees
-from gapless.emulation.core.core import Core
+from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST
 from gapless.emulation.triton.compiling import runtime_arguments
@@ -31,7 +31,7 @@ _BUDGET_VARIABLE = "GAPLESS_KERNEL_BUDGET"
 class TritonLaunches:
     """Runs launches; caches parsed kernels, recorded entries, and launches not to be evaluated again."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: EmulationCore) -> None:
         self.core = core
         self._kernels: dict[str, Kernel | str] = {}
         self._entries: dict[_Key, Entry] = {}

@@ -32,7 +32,7 @@ _DETAILS = {
 """`Site.detail` by a row's condition: the kind of copied value, or of the factors."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class WaitCondition(msgspec.Struct, frozen=True):
     """One condition under which the host waits.
 
     `scope` says what `name` is: ``op`` an operator (``aten::x`` or ``aten::x.overload``), ``call`` a
@@ -84,10 +84,10 @@ class Row(msgspec.Struct, frozen=True):
 class WaitsTable(msgspec.Struct, frozen=True):
     """The rows, indexed by operator, call and autograd node."""
 
-    rows: tuple[Row, ...]
-    index: dict[tuple[str, str], tuple[Row, ...]]
+    rows: tuple[WaitCondition, ...]
+    index: dict[tuple[str, str], tuple[WaitCondition, ...]]
 
-    def for_op(self, qualified_name: str, overload: str = "") -> tuple[Row, ...]:
+    def for_op(self, qualified_name: str, overload: str = "") -> tuple[WaitCondition, ...]:
         """Return the rows for the operator ``aten::x`` with that overload ("" and "default" are the unnamed
         one).
 
@@ -104,16 +104,16 @@ class WaitsTable(msgspec.Struct, frozen=True):
                 matching.setdefault((row.when, row.mechanism), row)
         return tuple(matching.values())
 
-    def for_call(self, dotted: str) -> tuple[Row, ...]:
+    def for_call(self, dotted: str) -> tuple[WaitCondition, ...]:
         """Return the rows for the Python callable with that dotted path."""
         return self.index.get(("call", dotted), ())
 
-    def for_node(self, name: str) -> tuple[Row, ...]:
+    def for_node(self, name: str) -> tuple[WaitCondition, ...]:
         """Return the rows for the autograd node of that class (``ProdBackward0``): waits that no operator
         shows."""
         return self.index.get(("node", name), ())
 
-    def calls(self) -> dict[str, tuple[Row, ...]]:
+    def calls(self) -> dict[str, tuple[WaitCondition, ...]]:
         """Return the rows by the dotted path of their Python callable."""
         return {name: rows for (scope, name), rows in self.index.items() if scope == "call"}
 
@@ -130,7 +130,7 @@ def parse(text: str, name: str = "waits.tsv") -> WaitsTable:
     Raises:
         ValueError: a malformed row; the message names file and line.
     """
-    rows: list[Row] = []
+    rows: list[WaitCondition] = []
     header: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -148,7 +148,7 @@ def parse(text: str, name: str = "waits.tsv") -> WaitsTable:
     return WaitsTable(rows=tuple(rows), index=_index_rows(rows))
 
 
-def _parse_row(cells: tuple[str, ...], where: str) -> Row:
+def _parse_row(cells: tuple[str, ...], where: str) -> WaitCondition:
     if len(cells) != len(COLUMNS):
         raise ValueError(
             f"{where}: {len(cells)} columns where {len(COLUMNS)} are expected (separated by tabs)"
@@ -179,13 +179,13 @@ def _parse_row(cells: tuple[str, ...], where: str) -> Row:
             "read_in": read_in,
             "evidence": evidence,
         },
-        Row,
+        WaitCondition,
     )
 
 
-def _index_rows(rows: list[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
+def _index_rows(rows: list[WaitCondition]) -> dict[tuple[str, str], tuple[WaitCondition, ...]]:
     """Index rows by scope and name, and operators also by family."""
-    index: dict[tuple[str, str], list[Row]] = {}
+    index: dict[tuple[str, str], list[WaitCondition]] = {}
     for row in rows:
         index.setdefault((row.scope, row.name), []).append(row)
         if row.scope == "op":
