@@ -134,11 +134,11 @@ class TestTheWhole:
         comparison = compared(slow(), fast())
         forward = by_name(comparison.phases)["forward"]
         assert (forward.host.before, forward.device.after) == (20 * MS, pytest.approx(82 / 6 * MS))
-        others = by_name(comparison.measures)
-        assert others["GPU utilization"].change == pytest.approx(0.3)
-        assert others["device operations"].before == 31
-        assert "est. SM efficiency" not in others
-        assert "graph launches" not in others
+        measures = by_name(comparison.measures)
+        assert measures["GPU utilization"].change == pytest.approx(0.3)
+        assert measures["device operations"].before == 31
+        assert "est. SM efficiency" not in measures
+        assert "graph launches" not in measures
 
     def test_what_one_side_does_not_know_has_no_change(self):
         comparison = compared(change(slow(), utilization=-1.0), fast())
@@ -176,8 +176,8 @@ class TestSpread:
             busy = Split(kernel=round(kernels * MS), memcpy=round(copies * MS))
             return change(slow(), split=busy)
 
-        made = compared(split(1, 300), split(1.5, 200))
-        (times,) = (table for table in tables(made) if table.title.startswith("Time per step"))
+        comparison = compared(split(1, 300), split(1.5, 200))
+        (times,) = (table for table in tables(comparison) if table.title.startswith("Time per step"))
         tones = {row.cells[0]: row.tone for row in times.rows}
         assert (tones["kernels"], tones["copies"]) == ("good", "")
 
@@ -226,7 +226,7 @@ class TestNotes:
         ],
     )
     def test_what_makes_it_hard_to_compare_is_said(self, after, note):
-        assert any(note in one for one in compared(slow(), change(fast(), **after)).notes)
+        assert any(note in warning for warning in compared(slow(), change(fast(), **after)).notes)
 
     def test_another_number_of_ranks(self):
         report = compared(change(slow(), world_size=8), change(fast(), world_size=4))
@@ -272,15 +272,15 @@ class TestRanks:
         assert slowest([slow()]) == 0
 
     def test_it_is_said(self):
-        seen = []
+        warnings = []
 
         def findings(profiles: object) -> tuple:
-            seen.append([profile.rank for profile in profiles])
+            warnings.append([profile.rank for profile in profiles])
             return SLOW_FINDINGS
 
         side = subject("runs", self.ranks([[9000] * 3, [100] * 3]), findings)
         assert (side.profile.rank, side.files, side.findings) == (1, 2, SLOW_FINDINGS)
-        assert seen == [[1, 0]]
+        assert warnings == [[1, 0]]
         comparison = compare_profiles(side, ComparisonSide("fast.json", fast()))
         assert "before: rank 1, the slowest of 2 traces, represents them" in comparison.notes
         assert (comparison.before.name, comparison.before.rank, comparison.before.files) == ("runs", 1, 2)
@@ -320,7 +320,7 @@ class TestKernels:
         assert by_name(compared(slow(), after).operators)["aten::nonzero"].state == "same"
 
     @pytest.mark.parametrize(
-        ("one", "other"),
+        ("name", "other"),
         [
             ("void f<float, 4>(int)", "void f<float, 4ul>(float*, int)"),
             ("void a::(anonymous namespace)::f<c10::Half>(int)", "void a::<unnamed>::f<__half>(int)"),
@@ -332,11 +332,11 @@ class TestKernels:
             ),
         ],
     )
-    def test_spelled_alike(self, one, other):
-        assert normalize_kernel_name(one) == normalize_kernel_name(other)
+    def test_spelled_alike(self, name, other):
+        assert normalize_kernel_name(name) == normalize_kernel_name(other)
 
     @pytest.mark.parametrize(
-        ("one", "other"),
+        ("name", "other"),
         [
             ("void f<float>(int)", "void f<c10::Half>(int)"),
             ("void f<AddFunctor>(int)", "void f<MulFunctor>(int)"),
@@ -345,8 +345,8 @@ class TestKernels:
             ("triton_poi_fused_add_3", "triton_poi_fused_mul_3"),
         ],
     )
-    def test_spelled_apart(self, one, other):
-        assert match_names([one], [other]) == [([0], []), ([], [0])]
+    def test_spelled_apart(self, name, other):
+        assert match_names([name], [other]) == [([0], []), ([], [0])]
 
     def test_widths_match_only_what_has_no_exact_counterpart(self):
         wide, narrow = "void f<4, float>(int)", "void f<2, float>(int)"
@@ -476,7 +476,7 @@ class TestWhatIsNew:
         assert new == min(at, len(after)) or len(numbers) < 2
 
     @pytest.mark.parametrize(
-        ("one", "other", "same"),
+        ("name", "other", "same"),
         [
             ("x[m]", "x[ m ]", True),
             ("x[m]  # border", "x[m]", True),
@@ -486,9 +486,9 @@ class TestWhatIsNew:
             ('print("a  b", x)', 'print("a b", x)', False),
         ],
     )
-    def test_spaces_and_comments_are_no_words(self, one, other, same):
+    def test_spaces_and_comments_are_no_words(self, name, other, same):
         assert (
-            match_places([place(10, code=one)], [place(11, code=other)], edited=False) == [(0, 0)]
+            match_places([place(10, code=name)], [place(11, code=other)], edited=False) == [(0, 0)]
         ) == same
 
     def test_a_file_of_another_name(self):
@@ -515,9 +515,9 @@ class TestLinesAndFindings:
         assert (rows[30], rows[70]) == ("less", "gone")
 
     def test_places_without_a_line_have_their_idleness_alone(self):
-        here, there = (Site(operator=name, mechanism="size") for name in ("aten::index", "aten::item"))
+        here, second = (Site(operator=name, mechanism="size") for name in ("aten::index", "aten::item"))
         before = change(
-            slow(), costs=(cost("wait", here, 60), cost("wait", there, 60)), lines=(line(here, 9),)
+            slow(), costs=(cost("wait", here, 60), cost("wait", second, 60)), lines=(line(here, 9),)
         )
         after = change(slow(), costs=(cost("wait", here, 6),), lines=())
         rows = {row.place: row for row in compared(before, after).lines}
@@ -650,7 +650,7 @@ def test_wording():
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 10**9)), max_size=6, unique_by=lambda p: p[0]),
 )
 def test_any_profiles_compare_and_the_mirror_says_the_opposite(left, right, kernels):
-    def made(lengths: list[int]) -> Profile:
+    def profile_of(lengths: list[int]) -> Profile:
         ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
         return change(
             slow(),
@@ -660,7 +660,10 @@ def test_any_profiles_compare_and_the_mirror_says_the_opposite(left, right, kern
             kernels=tuple(KernelTime(name=n, calls=1, total=t) for n, t in kernels[: len(lengths)]),
         )
 
-    comparison, back = compared(made(left), made(right)), compared(made(right), made(left))
+    comparison, back = (
+        compared(profile_of(left), profile_of(right)),
+        compared(profile_of(right), profile_of(left)),
+    )
     assert comparison.length.change == -back.length.change
     assert comparison.within_spread == back.within_spread
     mirror = {"gone": "new", "new": "gone", "less": "more", "more": "less", "same": "same"}

@@ -57,12 +57,12 @@ def lines(timeline: Timeline) -> list[list[tuple[str, tuple[str, ...], str]]]:
         for row in range(len(host))
         if timeline.names[host.name[row]].startswith("ProfilerStep#")
     )
-    found = []
+    frames = []
     for begin, end in steps:
         rows = np.flatnonzero((host.kind == HostKind.OPERATOR) & (host.start >= begin) & (host.start < end))
         step = [(timeline.names[host.name[row]], places.place(int(row))) for row in rows]
-        found.append([(name, tuple(f.function for f in place.stack), place.call) for name, place in step])
-    return found
+        frames.append([(name, tuple(f.function for f in place.stack), place.call) for name, place in step])
+    return frames
 
 
 STEP = ["randn", "loss::mul", "loss::sum", "loss::item", "add_"]
@@ -70,11 +70,11 @@ STEP = ["randn", "loss::mul", "loss::sum", "loss::item", "add_"]
 
 def test_frames_lie_around_the_operators_they_called():
     light, heavy = recorded([STEP] * 3).timeline(), recorded([STEP] * 3, pace=3.0, frames=True).timeline()
-    made, coverage = join_profiles(light, heavy)
+    joined, coverage = join_profiles(light, heavy)
     assert coverage == 1
-    assert_sound(made)
-    assert lines(made) == lines(heavy)
-    assert lines(made)[1][3] == ("aten::item", ("loss", "train"), "Tensor.item")
+    assert_sound(joined)
+    assert lines(joined) == lines(heavy)
+    assert lines(joined)[1][3] == ("aten::item", ("loss", "train"), "Tensor.item")
     assert lines(light)[1][3] == ("aten::item", (), "")
 
 
@@ -93,19 +93,19 @@ def test_a_step_takes_the_frames_of_one_that_did_the_same():
     logging = [*STEP, "item"]
     light = recorded([logging, STEP, STEP]).timeline()
     heavy = recorded([STEP, STEP, logging], pace=2.0, frames=True).timeline()
-    made, coverage = join_profiles(light, heavy)
+    joined, coverage = join_profiles(light, heavy)
     assert coverage == 1
-    assert lines(made)[0] == lines(heavy)[2]
-    assert lines(made)[0][-1] == ("aten::item", ("train",), "Tensor.item")
+    assert lines(joined)[0] == lines(heavy)[2]
+    assert lines(joined)[0][-1] == ("aten::item", ("train",), "Tensor.item")
 
 
 def test_a_step_unlike_all_others_takes_what_is_alike():
     more = ["randn", "loss::mul", "extra", "loss::sum", "loss::item", "add_"]
     light = recorded([more]).timeline()
     heavy = recorded([STEP], pace=2.0, frames=True).timeline()
-    made, coverage = join_profiles(light, heavy)
+    joined, coverage = join_profiles(light, heavy)
     assert coverage == pytest.approx(5 / 6)
-    stacks = {name: stack for name, stack, _ in lines(made)[0]}
+    stacks = {name: stack for name, stack, _ in lines(joined)[0]}
     assert stacks["aten::item"] == ("loss", "train")
     assert stacks["aten::mul"] == ("loss", "train")
 
@@ -139,8 +139,8 @@ STEPS = st.lists(st.lists(NAMES, min_size=1, max_size=6), min_size=1, max_size=4
 
 @settings(max_examples=40, deadline=None)
 @given(STEPS, STEPS, st.sampled_from([1.0, 1.5, 4.0]))
-def test_whatever_was_recorded_the_result_is_sound(one, other, pace):
-    light, heavy = recorded(one).timeline(), recorded(other, pace=pace, frames=True).timeline()
+def test_whatever_was_recorded_the_result_is_sound(first, second, pace):
+    light, heavy = recorded(first).timeline(), recorded(second, pace=pace, frames=True).timeline()
     estimate, coverage = join_profiles(light, heavy)
     assert 0 <= coverage <= 1
     assert_sound(estimate)
@@ -154,9 +154,9 @@ def test_whatever_was_recorded_the_result_is_sound(one, other, pace):
 @given(STEPS, st.sampled_from([1.0, 2.5]))
 def test_the_same_work_gets_the_same_lines(steps, pace):
     light, heavy = recorded(steps).timeline(), recorded(steps, pace=pace, frames=True).timeline()
-    made, coverage = join_profiles(light, heavy)
+    joined, coverage = join_profiles(light, heavy)
     assert coverage == 1
-    assert lines(made) == lines(heavy)
+    assert lines(joined) == lines(heavy)
 
 
 # Files ------------------------------------------------------------------------------------------------------

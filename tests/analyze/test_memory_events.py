@@ -59,9 +59,9 @@ class Profiled:
 
     def run(self):
         self.trace.kernel("k", 1, 2)
-        (found,) = read_memory_runs(self.trace.timeline())
-        assert check(found) == ""
-        return found
+        (memory_run,) = read_memory_runs(self.trace.timeline())
+        assert check(memory_run) == ""
+        return memory_run
 
 
 def training(profiled: Profiled, steps: int, seed: int = 0) -> Profiled:

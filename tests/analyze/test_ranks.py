@@ -77,26 +77,26 @@ class TestRuns:
         assert group_runs([*second, *first]) == [first, second]
 
     def test_half_of_each_of_two_runs_is_not_one(self) -> None:
-        one = simulated(seed=1, folder="/one")[:2]
+        first = simulated(seed=1, folder="/one")[:2]
         other = simulated(seed=2, folder="/other", began=EPOCH + 60_000 * MS)[2:]
-        assert group_runs([*one, *other]) == [one, other]
+        assert group_runs([*first, *other]) == [first, other]
 
     def test_half_of_each_of_two_runs_with_clocks_that_say_nothing_is_not_one(self) -> None:
         """Clocks that count from when a machine started cannot be compared; collectives can."""
-        one = simulated(seed=1, folder="/a", began=5 * MS, recorded=False)[:2]
+        first = simulated(seed=1, folder="/a", began=5 * MS, recorded=False)[:2]
         other = simulated(seed=2, folder="/b", began=900 * MS, recorded=False)[2:]
-        assert group_runs([*one, *other]) == [one, other]
+        assert group_runs([*first, *other]) == [first, other]
 
     def test_ranks_of_different_machines_are_one_run_whatever_their_clocks_say(self) -> None:
         profiles = simulated(clocks={1: 7_000 * MS, 3: -90_000 * MS})
-        (found,) = group_runs(profiles)
-        assert found == profiles
+        (run,) = group_runs(profiles)
+        assert run == profiles
 
     def test_two_jobs_at_one_time_in_one_folder_stay_apart(self) -> None:
-        one = simulated(seed=1)
+        first = simulated(seed=1)
         other = [change(each, path=each.path + "2") for each in simulated(seed=2, began=EPOCH + 3 * MS)]
-        assert sorted(map(len, group_runs([*one, *other]))) == [4, 4]
-        assert all(run in (one, other) for run in group_runs([*one, *other]))
+        assert sorted(map(len, group_runs([*first, *other]))) == [4, 4]
+        assert all(run in (first, other) for run in group_runs([*first, *other]))
 
     def test_the_same_collectives_a_day_later_are_others(self) -> None:
         profile, other = simulated(ranks=2, recorded=False)
@@ -138,7 +138,7 @@ class TestRuns:
         assert group_runs(profiles) == [profiles]
 
     def test_single_process_profiles_are_never_ranks(self) -> None:
-        profiles = [change(one, world_size=1) for one in simulated(ranks=2)]
+        profiles = [change(profile, world_size=1) for profile in simulated(ranks=2)]
         assert len(group_runs(profiles)) == 2
 
     @settings(max_examples=15, deadline=None)
@@ -159,11 +159,11 @@ class TestRuns:
     def test_every_file_is_in_one_run_and_no_rank_twice(self, picked: list[int]) -> None:
         world = [*simulated(), Profile(path="/x.json")]
         profiles = [world[at] for at in picked]
-        found = group_runs(profiles)
-        assert sorted(profile.path for run in found for profile in run) == sorted(
+        runs = group_runs(profiles)
+        assert sorted(profile.path for run in runs for profile in run) == sorted(
             profile.path for profile in profiles
         )
-        assert all(len({report.path for report in run}) == len(run) for run in found)
+        assert all(len({report.path for report in run}) == len(run) for run in runs)
 
 
 class TestRankNumbers:
@@ -199,7 +199,7 @@ class TestRankNumbers:
 class TestMeetings:
     def assert_met(self, meetings: Meetings, profiles: Sequence[Profile], count: int) -> None:
         assert len(meetings.matched) == count
-        assert all(len(one.lengths) == len(profiles) for one in meetings.matched)
+        assert all(len(meeting.lengths) == len(profiles) for meeting in meetings.matched)
 
     def test_all_collectives_but_the_first(self) -> None:
         profiles = simulated()
@@ -207,19 +207,19 @@ class TestMeetings:
 
     def test_the_lengths_are_those_of_the_same_collective(self) -> None:
         profiles = simulated(noise=5 * MS)
-        for found, row in zip(find_meetings(profiles).matched, range(1, 20), strict=True):
-            assert found.lengths == {
+        for meeting, row in zip(find_meetings(profiles).matched, range(1, 20), strict=True):
+            assert meeting.lengths == {
                 at: profile.collectives[0].length[row] for at, profile in enumerate(profiles)
             }
 
     def test_where_files_begin_later_ends_are_what_they_have_in_common(self) -> None:
         profiles = simulated(late_files={1: 3, 2: 9}, clocks={1: 5 * MS, 2: -800 * MS}, sizes=False)
         matches = find_meetings(profiles).matched
-        assert [len(one.lengths) for one in matches] == [2] * 2 + [3] * 6 + [4] * 11
-        for one, row in zip(matches, range(1, 20), strict=True):
+        assert [len(match.lengths) for match in matches] == [2] * 2 + [3] * 6 + [4] * 11
+        for meeting, row in zip(matches, range(1, 20), strict=True):
             for at, skipped in ((1, 3), (2, 9)):
-                if at in one.lengths:
-                    assert one.lengths[at] == profiles[at].collectives[0].length[row - skipped]
+                if at in meeting.lengths:
+                    assert meeting.lengths[at] == profiles[at].collectives[0].length[row - skipped]
 
     def test_where_files_end_earlier(self) -> None:
         profiles = simulated(sizes=False)
@@ -227,7 +227,7 @@ class TestMeetings:
         cut = {name: getattr(short, name)[:7] for name in ("start", "length", "elements")}
         profiles[0] = change(profiles[0], collectives=(change(short, **cut),))
         matches = find_meetings(profiles).matched
-        assert [len(one.lengths) for one in matches] == [4] * 6 + [3] * 13
+        assert [len(match.lengths) for match in matches] == [4] * 6 + [3] * 13
 
     @pytest.mark.parametrize("rate", [-3e-4, -5e-5, 5e-5, 3e-4])
     def test_clocks_that_drift(self, rate: float) -> None:
@@ -235,22 +235,22 @@ class TestMeetings:
         self.assert_met(find_meetings(profiles), profiles, 30 * 4 - 1)
 
     def test_another_run_of_the_same_program_does_not_match(self) -> None:
-        one, other = simulated(seed=1)[0], simulated(seed=2)[1]
-        assert find_meetings([one, other]).matched == ()
-        assert find_meetings([one, other]).alone == (0, 1)
+        first, other = simulated(seed=1)[0], simulated(seed=2)[1]
+        assert find_meetings([first, other]).matched == ()
+        assert find_meetings([first, other]).alone == (0, 1)
 
     def test_other_sizes_do_not_match(self) -> None:
-        one, other = simulated(ranks=2)
+        first, other = simulated(ranks=2)
         series = other.collectives[0]
         sizes = tuple(2 * size for size in series.elements)
         other = change(other, collectives=(change(series, elements=sizes),))
-        assert find_meetings([one, other]).matched == ()
+        assert find_meetings([first, other]).matched == ()
 
     def test_all_to_all_may_send_different_amounts(self) -> None:
-        one, other = simulated(ranks=2, names=("all_to_all",))
+        first, other = simulated(ranks=2, names=("all_to_all",))
         series = other.collectives[0]
         other = change(other, collectives=(change(series, elements=tuple(range(20))),))
-        assert len(find_meetings([one, other]).matched) == 19
+        assert len(find_meetings([first, other]).matched) == 19
 
     def test_broadcasts_and_point_to_point_do_not_tell(self) -> None:
         profiles = simulated(names=("broadcast",)) + simulated(names=("send_recv",))
@@ -268,7 +268,10 @@ class TestMeetings:
             for profile in simulated(ranks=2, group="", seed=2, world=4)
         ]
         meetings = find_meetings([*some, *changes])
-        assert {frozenset(one.lengths) for one in meetings.matched} == {frozenset({0, 1}), frozenset({2, 3})}
+        assert {frozenset(meeting.lengths) for meeting in meetings.matched} == {
+            frozenset({0, 1}),
+            frozenset({2, 3}),
+        }
 
     def test_series_of_several_names_use_one_clock(self) -> None:
         profiles = simulated(steps=2, each=3, names=("all_reduce", "all_gather", "reduce_scatter"))
@@ -379,12 +382,12 @@ class TestSummaries:
         same = simulated(ranks, slow={slow: always(extra)})
         moved = simulated(ranks, slow={slow: always(extra)}, clocks=clocks)
         expected = summarize_ranks(same)
-        found = position_of_straggler(same)
+        position = position_of_straggler(same)
         chance.shuffle(moved)
         assert summarize_ranks(moved) == expected
         at = position_of_straggler(moved)
-        assert (moved[at].rank if at >= 0 else -1) == found
-        assert found in (-1, slow)
+        assert (moved[at].rank if at >= 0 else -1) == position
+        assert position in (-1, slow)
         assert all(row.late >= 0 for row in expected)
 
     def test_a_thousand_ranks(self) -> None:
@@ -407,9 +410,9 @@ class TestRemarks:
         for at in (2, 3, 4):
             profiles[at] = change(profiles[at], collectives=())
         profiles[6] = change(simulated(ranks=7, seed=5)[6])
-        found = missing_rank_notes(profiles)
-        assert found[0] == "ranks 2-4 recorded no collective that shows when a rank arrives"
-        assert found[1].startswith("rank 6 recorded only collectives that match no other rank's")
+        notes = missing_rank_notes(profiles)
+        assert notes[0] == "ranks 2-4 recorded no collective that shows when a rank arrives"
+        assert notes[1].startswith("rank 6 recorded only collectives that match no other rank's")
         assert [row.late for row in summarize_ranks(profiles)].count(-1.0) == 4
 
 

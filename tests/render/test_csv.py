@@ -25,9 +25,9 @@ def rows(text: str) -> list[dict[str, str]]:
 
 def test_one_row_for_each_finding():
     report = msgspec.structs.replace(example(), path="/work/monday.json")
-    found = rows(renderer("csv")(report, STYLE))
-    assert len(found) == len(report.findings)
-    for row, finding in zip(found, report.findings, strict=True):
+    cells = rows(renderer("csv")(report, STYLE))
+    assert len(cells) == len(report.findings)
+    for row, finding in zip(cells, report.findings, strict=True):
         assert (row["run"], row["code"], row["name"]) == ("monday.json", finding.code, finding.name)
         assert row["line"] == (str(finding.line.line) if finding.line else "")
         assert float(row["syncs_per_step"]) == pytest.approx(finding.frequency.per_step, abs=1e-4)
@@ -58,10 +58,10 @@ def test_several_runs_stand_below_one_head():
 @pytest.mark.parametrize("before", ["", "\t", "\r", "\n", "  "])
 def test_no_cell_is_a_formula(sign, before):
     finding: Finding = example().findings[0]
-    made: Report = msgspec.structs.replace(
+    report: Report = msgspec.structs.replace(
         example(), findings=(msgspec.structs.replace(finding, remedy=f"{before}{sign}cmd|x"),)
     )
-    cell = rows(renderer("csv")(made, STYLE))[0]["remedy"]
+    cell = rows(renderer("csv")(report, STYLE))[0]["remedy"]
     assert cell.startswith("'")
     assert cell.endswith(f"{sign}cmd|x")
 

@@ -21,16 +21,16 @@ STYLE = Style(folder="/work", width=200)
 WAITING = [add(10.0), read(), *[add()] * 300]
 
 
-def shown(made, **style: object) -> str:
-    return renderer("text")(made, msgspec.structs.replace(STYLE, **style))
+def shown(report, **style: object) -> str:
+    return renderer("text")(report, msgspec.structs.replace(STYLE, **style))
 
 
-def told(*step, **more):
+def report_of(*step, **more):
     return report(session(*[list(step)] * 8, **more))
 
 
 def test_a_price_is_marked_as_an_estimate():
-    text = shown(told(*WAITING))
+    text = shown(report_of(*WAITING))
     assert "(A100-SXM4-80GB, estimated: step " in text
     assert "  saves   " in text
     assert "(step ≈ " in text
@@ -38,27 +38,27 @@ def test_a_price_is_marked_as_an_estimate():
 
 def test_assumptions_are_told_when_all_is():
     verdicts_own = "speed is assumed: --calibrate"
-    assert "assumed: " not in shown(told(*WAITING)).replace(verdicts_own, "")
-    assert "assumed: NVIDIA A100-SXM4-80GB by its data sheet" in shown(told(*WAITING), unfold=True)
+    assert "assumed: " not in shown(report_of(*WAITING)).replace(verdicts_own, "")
+    assert "assumed: NVIDIA A100-SXM4-80GB by its data sheet" in shown(report_of(*WAITING), unfold=True)
 
 
 def test_what_limits_a_step_is_told_and_whose_speed_is_assumed():
-    text = shown(told(*[add()] * 50, read(), *[add()] * 50))
+    text = shown(report_of(*[add()] * 50, read(), *[add()] * 50))
     assert ("Almost certainly limited by the CPU, which launches the kernels (its speed is assumed: ") in text
     assert "--calibrate" in text
     assert "at best" not in text
-    deep = shown(told(*[add(5.0)] * 20, read(), *[add()] * 60))
+    deep = shown(report_of(*[add(5.0)] * 20, read(), *[add()] * 60))
     assert "Almost certainly limited by the GPU; syncs block the CPU for " in " ".join(deep.split())
 
 
 @pytest.mark.parametrize("form", ["text", "html", "markdown", "json"])
 def test_what_is_likely_to_limit_no_more_than_half_of_the_time_is_not_clear(form):
-    report = told(*[add()] * 50, read(), *[add()] * 50)
+    report = report_of(*[add()] * 50, read(), *[add()] * 50)
 
     def limited(**shares: float) -> str:
         (first, share), *_ = shares.items()
-        found = msgspec.structs.replace(report.estimate, limiter=first, sure=share, limiters=shares)
-        other = msgspec.structs.replace(report, estimate=found)
+        estimate = msgspec.structs.replace(report.estimate, limiter=first, sure=share, limiters=shares)
+        other = msgspec.structs.replace(report, estimate=estimate)
         other = msgspec.structs.replace(other, verdict=verdict(other), tables=tables(other))
         return renderer(form)(other, msgspec.structs.replace(STYLE, unfold=True))
 
@@ -75,7 +75,7 @@ def test_what_is_likely_to_limit_no_more_than_half_of_the_time_is_not_clear(form
 
 
 def test_how_long_syncs_block_the_cpu_is_one_number_everywhere():
-    report = told(*[add(5.0)] * 20, read(), *[add()] * 60)
+    report = report_of(*[add(5.0)] * 20, read(), *[add()] * 60)
     (finding,) = report.findings
     blocked = report.estimate.blocked
     assert blocked.least <= blocked.likely <= blocked.most
@@ -89,7 +89,7 @@ def test_how_long_syncs_block_the_cpu_is_one_number_everywhere():
 
 
 def test_a_saving_that_may_be_none_is_no_number():
-    report = told(*WAITING)
+    report = report_of(*WAITING)
     (finding,) = report.findings
     step = report.estimate.step.likely
 
@@ -113,15 +113,15 @@ def test_a_saving_that_may_be_none_is_no_number():
 
 
 def test_the_verdict_on_a_loss_that_may_be_none():
-    report = told(*WAITING)
+    report = report_of(*WAITING)
     step = report.estimate.step.likely
 
     def sentence(*shares: float):
         saved = Range(*(round(share * step) for share in shares))
-        found = verdict(
+        report_verdict = verdict(
             msgspec.structs.replace(report, estimate=msgspec.structs.replace(report.estimate, saved=saved))
         )
-        return found.level, found.sentence
+        return report_verdict.level, report_verdict.sentence
 
     assert sentence(0.0, 0.004, 0.01) == (
         "fine",
@@ -137,7 +137,7 @@ def test_the_verdict_on_a_loss_that_may_be_none():
 
 def test_no_estimate_says_why():
     odd = msgspec.structs.replace(add(1.0), name="mine::op")
-    text = shown(told(odd, read()))
+    text = shown(report_of(odd, read()))
     assert "No prices: operators whose cost is not known" in text
     assert "saves" not in text
 
@@ -156,12 +156,12 @@ def test_without_prices_nothing_is_said():
 
 @pytest.mark.parametrize("width", [50, 80])
 def test_no_line_is_wider_than_the_terminal(width):
-    lines = shown(told(*WAITING), width=width, unfold=True).splitlines()
+    lines = shown(report_of(*WAITING), width=width, unfold=True).splitlines()
     assert max(map(len, lines)) <= width
 
 
 def test_json_has_all_of_it():
-    report = told(*WAITING)
+    report = report_of(*WAITING)
     document = json.loads(renderer("json")(report, STYLE))
     assert document["estimate"]["step"]["likely"] == report.estimate.step.likely
     assert document["estimate"]["assumptions"] == list(report.estimate.assumptions)
@@ -171,7 +171,7 @@ def test_json_has_all_of_it():
 
 
 def test_a_loader_that_no_setting_helps_saves_nothing_and_says_no_number():
-    report = told(*WAITING)
+    report = report_of(*WAITING)
     price = Price(estimated=True, of=4_000_000)
     late = msgspec.structs.replace(report.findings[0], price=price)
     assert saving(late, report) == []

@@ -38,25 +38,25 @@ _CODED = (Finding, Mistake)
 """Their `code` is that of a rule."""
 
 
-def places(value: Any, before: Place, seen: set[tuple[type, str]]) -> Iterator[Place]:
+def places(value: Any, before: Place, visited: set[tuple[type, str]]) -> Iterator[Place]:
     """Where `value` has text: each field of each class once."""
     if isinstance(value, msgspec.Struct):
         for field in msgspec.structs.fields(value):
             own = getattr(value, field.name)
             if field.name == "code" and type(value) in _CODED:
                 continue
-            if isinstance(own, str) and field.type is str and (type(value), field.name) not in seen:
-                seen.add((type(value), field.name))
+            if isinstance(own, str) and field.type is str and (type(value), field.name) not in visited:
+                visited.add((type(value), field.name))
                 yield (*before, field.name)
             elif isinstance(own, tuple) and own and field.type == tuple[str, ...]:
-                if (type(value), field.name) not in seen:
-                    seen.add((type(value), field.name))
+                if (type(value), field.name) not in visited:
+                    visited.add((type(value), field.name))
                     yield (*before, field.name, 0)
             else:
-                yield from places(own, (*before, field.name), seen)
+                yield from places(own, (*before, field.name), visited)
     elif isinstance(value, tuple | list):
         for at, item in enumerate(value):
-            yield from places(item, (*before, at), seen)
+            yield from places(item, (*before, at), visited)
 
 
 def changed(value: Any, place: Place, text: str) -> Any:
@@ -72,10 +72,10 @@ def changed(value: Any, place: Place, text: str) -> Any:
 @cache
 def filled(kind: str, text: str, part: int) -> Report:
     """The document with the text of that name in every second field, from field `part` on."""
-    made = document(kind)
-    for place in list(places(made, (), set()))[part::2]:
-        made = changed(made, place, TEXTS[text])
-    return made
+    filled_document = document(kind)
+    for place in list(places(filled_document, (), set()))[part::2]:
+        filled_document = changed(filled_document, place, TEXTS[text])
+    return filled_document
 
 
 def _cells(text: str) -> None:

@@ -42,8 +42,8 @@ def test_nothing_steers_a_terminal_and_every_encoding_holds_it(form, unicode, na
 @settings(max_examples=4)
 @given(name=names)
 def test_nor_does_any_other_document(kind, name):
-    made = document(kind, name)
-    assert {form: harmful(made, form, True) for form in WITHOUT_PAGE} == {form: [] for form in WITHOUT_PAGE}
+    filled = document(kind, name)
+    assert {form: harmful(filled, form, True) for form in WITHOUT_PAGE} == {form: [] for form in WITHOUT_PAGE}
 
 
 def harmful(report: Report, form: str, unicode: bool) -> list[str]:
@@ -123,11 +123,11 @@ def test_the_first_lines_are_the_same_in_every_format(kind):
 @pytest.mark.parametrize("why", [(), ("the loader is slow",)])
 def test_what_is_a_fact_and_no_reason_is_in_every_format(form, why):
     report = ordinary("session")
-    one = msgspec.structs.replace(report.verdict, why=why, facts=("So fast: 1,234 steps/s",))
-    told = renderer(form)(msgspec.structs.replace(report, verdict=one), STYLE)
-    assert "So fast: 1,234 steps/s" in told
+    verdict = msgspec.structs.replace(report.verdict, why=why, facts=("So fast: 1,234 steps/s",))
+    output = renderer(form)(msgspec.structs.replace(report, verdict=verdict), STYLE)
+    assert "So fast: 1,234 steps/s" in output
     lead = {"text": "Why: ", "html": ">Why<"}.get(form)
-    assert lead is None or (lead in told) == bool(why)
+    assert lead is None or (lead in output) == bool(why)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -154,9 +154,9 @@ class Tags(HTMLParser):
 @given(name=names)
 def test_a_cell_of_a_notebook_has_the_tags_of_any_other(name):
     """Two names that differ only in what they say give the same elements and attributes."""
-    seen = []
-    for one in (name, "x"):
+    notebook_tags = []
+    for content in (name, "x"):
         parser = Tags()
-        parser.feed(_cell.render(hostile(one), STYLE))
-        seen.append(parser.seen)
-    assert seen[0] - seen[1] == set()
+        parser.feed(_cell.render(hostile(content), STYLE))
+        notebook_tags.append(parser.seen)
+    assert notebook_tags[0] - notebook_tags[1] == set()

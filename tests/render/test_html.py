@@ -40,13 +40,13 @@ BENIGN = "name"
 
 
 @pytest.fixture(scope="module")
-def made() -> Report:
+def profile_report() -> Report:
     return report([build_profile(training(steps=4).timeline(), priced=True, max_boxes=2000)])
 
 
 @pytest.fixture(scope="module")
-def page(made) -> Page:
-    return Page(renderer("html")(made, Style()))
+def page(profile_report) -> Page:
+    return Page(renderer("html")(profile_report, Style()))
 
 
 def shown(report: Report, **style: object) -> Page:
@@ -57,19 +57,19 @@ def test_it_is_a_format():
     assert "html" in formats()
 
 
-def test_a_profile_is_a_sound_page(made, page):
+def test_a_profile_is_a_sound_page(profile_report, page):
     assert_sound(page)
     assert page.source.startswith("<!doctype html>\n")
     assert page.source.endswith("</html>\n")
-    assert made.sentence + "." in page.text
-    for finding in made.findings:
+    assert profile_report.sentence + "." in page.text
+    for finding in profile_report.findings:
         assert finding.code in page.text
         assert finding.remedy.replace("`", "") in page.text
 
 
 def test_a_checked_script_is_a_sound_page():
-    made = example()
-    page = shown(made, folder="/work")
+    report = example()
+    page = shown(report, folder="/work")
     assert_sound(page)
     assert page.data is None
     assert page.elements["canvas"] == 0
@@ -128,9 +128,9 @@ def test_the_verdict_comes_first():
         "evaluation.",
         f"Findings {len(report.findings)}",
     ]
-    places = [text.index(one) for one in order]
+    places = [text.index(word) for word in order]
     assert places == sorted(places)
-    first = next(one for one in page.ids if one.startswith(report.findings[0].code))
+    first = next(id for id in page.ids if id.startswith(report.findings[0].code))
     assert f"#{first}" in page.links
 
 
@@ -139,8 +139,8 @@ def test_a_finding_names_its_price_its_lines_and_its_callers():
     lines = [SourceLine("/work/a.py", n, "f", f"x{n}.item()") for n in (3, 4, 5)]
     spots = tuple(Spot(line=line, waits=2) for line in lines)
     callers = tuple(Caller((SourceLine("/work/b.py", n, "main"),), 3.0) for n in (7, 9))
-    made = msgspec.structs.replace(finding, line=lines[0], spots=spots, callers=callers)
-    page = shown(Report(verdict=Verdict(sentence="x"), findings=(made,)), folder="/work")
+    shown_finding = msgspec.structs.replace(finding, line=lines[0], spots=spots, callers=callers)
+    page = shown(Report(verdict=Verdict(sentence="x"), findings=(shown_finding,)), folder="/work")
     assert_sound(page)
     for text in ("a.py:3–5", "x4.item()", "3× from b.py:7 main", "3× from b.py:9 main", "2× a.py:4"):
         assert text in page.text
@@ -163,7 +163,7 @@ def test_tables_are_shown_whatever_is_in_them():
     assert "train.py:60" in page.text
     assert "of all." in page.text
     assert any(link.startswith("#GAP110-train.py-60") for link in page.links)
-    assert len([one for one in page.ids if one.startswith("numbers-seen-first")]) == 3  # and a box to unfold
+    assert len([id for id in page.ids if id.startswith("numbers-seen-first")]) == 3  # and a box to unfold
 
 
 def test_nothing_is_loaded(page):
@@ -176,20 +176,22 @@ def test_nothing_is_loaded(page):
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy[1]
 
 
-def test_every_wait_leads_to_its_finding(made, page):
+def test_every_wait_leads_to_its_finding(profile_report, page):
     data = page.data
-    assert made.profile is not None
-    waits = [number for number, cost in enumerate(made.profile.costs) if cost.cause == "wait"]
+    assert profile_report.profile is not None
+    waits = [number for number, cost in enumerate(profile_report.profile.costs) if cost.cause == "wait"]
     assert set(data["waits"]) == {str(number) for number in waits}
     for number in waits:
-        finding = made.findings[data["waits"][str(number)]]
-        assert made.profile.costs[number].site in finding.sites
-    assert [one["id"] for one in data["findings"] if one["id"] not in page.ids] == []
+        finding = profile_report.findings[data["waits"][str(number)]]
+        assert profile_report.profile.costs[number].site in finding.sites
+    assert [finding["id"] for finding in data["findings"] if finding["id"] not in page.ids] == []
 
 
-def test_without_a_timeline_it_says_so(made):
-    assert made.profile is not None
-    bare = msgspec.structs.replace(made, profile=msgspec.structs.replace(made.profile, lanes=None))
+def test_without_a_timeline_it_says_so(profile_report):
+    assert profile_report.profile is not None
+    bare = msgspec.structs.replace(
+        profile_report, profile=msgspec.structs.replace(profile_report.profile, lanes=None)
+    )
     page = shown(bare)
     assert_sound(page)
     assert page.data is None
@@ -236,8 +238,8 @@ def with_text(report: Report, text: str) -> Report:
 @pytest.mark.parametrize(
     "text", HOSTILE, ids=["script", "comment", "quotes", "bidi", "nul", "markup", "broken"]
 )
-def test_hostile_text_is_text(made, text):
-    page = shown(with_text(made, text))
+def test_hostile_text_is_text(profile_report, text):
+    page = shown(with_text(profile_report, text))
     assert_sound(page)
     plain = visible(text.encode("utf-8", "backslashreplace").decode())
     assert plain + "." in page.text
@@ -246,14 +248,14 @@ def test_hostile_text_is_text(made, text):
 
 
 @pytest.fixture(scope="module")
-def benign(made) -> Page:
-    return shown(with_text(made, BENIGN))
+def benign(profile_report) -> Page:
+    return shown(with_text(profile_report, BENIGN))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=30))
-def test_no_text_changes_what_the_page_is_made_of(made, benign, text):
-    page, other = shown(with_text(made, "x" + text)), benign
+def test_no_text_changes_what_the_page_is_made_of(profile_report, benign, text):
+    page, other = shown(with_text(profile_report, "x" + text)), benign
     assert_sound(page)
     # Code may be painted, and prose may have code in it: those two elements depend on the text.
     free = ("i", "code")
@@ -263,17 +265,18 @@ def test_no_text_changes_what_the_page_is_made_of(made, benign, text):
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page.source)
 
 
-def test_endless_names_are_cut(made):
-    page = shown(with_text(made, "k" * 10_000))
+def test_endless_names_are_cut(profile_report):
+    page = shown(with_text(profile_report, "k" * 10_000))
     assert_sound(page)
     assert "k" * (MAX_TEXT_LENGTH + 1) not in page.source
     assert "(10,000 characters)" in page.text
 
 
-def test_homes_are_not_told(made, monkeypatch):
+def test_homes_are_not_told(profile_report, monkeypatch):
     monkeypatch.setenv("HOME", "/data/people/ada")
     secret = with_text(
-        made, "/home/bob/x.py and /Users/evelyn/y.py, C:\\Users\\mallory\\z.py, /data/people/ada/w.py"
+        profile_report,
+        "/home/bob/x.py and /Users/evelyn/y.py, C:\\Users\\mallory\\z.py, /data/people/ada/w.py",
     )
     page = shown(secret)
     for name in ("/bob", "evelyn", "mallory", "ada/"):
@@ -295,8 +298,8 @@ def test_source_is_shown_where_it_is_what_ran(tmp_path: Path):
 
     def at(number: int, code: str) -> Page:
         line = SourceLine(str(file), number, "f", code)
-        found = msgspec.structs.replace(finding, line=line, sites=())
-        return shown(Report(verdict=Verdict(sentence="one"), findings=(found,)), folder=str(tmp_path))
+        shown_finding = msgspec.structs.replace(finding, line=line, sites=())
+        return shown(Report(verdict=Verdict(sentence="one"), findings=(shown_finding,)), folder=str(tmp_path))
 
     fresh, stale = at(3, "y = x.item()"), at(3, "y = x.tolist()")
     assert_sound(fresh)
@@ -310,8 +313,8 @@ def test_source_is_shown_where_it_is_what_ran(tmp_path: Path):
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="\n\r"), max_size=40), max_size=6))
 @settings(max_examples=60, deadline=None)
 def test_painting_keeps_the_text(lines):
-    for line, made in zip(lines, highlight(lines), strict=True):
-        page = Page(f"<p>{made}</p>")
+    for line, painted in zip(lines, highlight(lines), strict=True):
+        page = Page(f"<p>{painted}</p>")
         assert page.text == visible(line.encode("utf-8", "backslashreplace").decode())
         assert page.problems == []
 
@@ -325,7 +328,9 @@ def test_cleaning_twice_changes_nothing():
 
 def compared(kind: str) -> Report:
     if kind == "profiles":
-        sides = (subject(name, [one], find_in_profiles) for name, one in (("a", slow()), ("b", fast())))
+        sides = (
+            subject(name, [profile], find_in_profiles) for name, profile in (("a", slow()), ("b", fast()))
+        )
         return report(compare_profiles(*sides))
     return report(compare_reports(("a", example()), ("b", msgspec.structs.replace(example(), findings=()))))
 
@@ -342,7 +347,7 @@ def test_a_comparison_is_a_sound_page(kind):
     assert not [link for link in page.links if link.endswith("timeline")]
 
 
-def test_pages_stay_small_enough_to_send(made):
+def test_pages_stay_small_enough_to_send(profile_report):
     """Many findings with deep stacks, and a timeline as large as they come."""
     stack = tuple(
         SourceLine(
@@ -350,7 +355,7 @@ def test_pages_stay_small_enough_to_send(made):
         )
         for n in range(80)
     )
-    finding = made.findings[0]
+    finding = profile_report.findings[0]
     many = [
         msgspec.structs.replace(
             finding,
@@ -362,7 +367,7 @@ def test_pages_stay_small_enough_to_send(made):
         )
         for n in range(400)
     ]
-    text = renderer("html")(msgspec.structs.replace(made, findings=tuple(many)), Style())
+    text = renderer("html")(msgspec.structs.replace(profile_report, findings=tuple(many)), Style())
     assert len(text.encode()) < 1_400_000  # the largest timeline is 0.6 million more
     assert_sound(Page(text))
 
@@ -380,8 +385,8 @@ PUBLIC = (
 def test_public_profiles_are_sound_and_small_pages(name):
     if not (FOLDER / name).exists():
         pytest.skip("needs the public traces")
-    found = report([profile_file(str(FOLDER / name), max_boxes=16_000)])
-    page = shown(found, folder=str(FOLDER))
+    report_html = report([profile_file(str(FOLDER / name), max_boxes=16_000)])
+    page = shown(report_html, folder=str(FOLDER))
     assert_sound(page)
     assert str(FOLDER) not in page.source
     assert len(page.source.encode()) < 1_000_000

@@ -50,31 +50,31 @@ def browser() -> Iterator[Any]:
 Open = Callable[..., Any]
 
 
-def page_of(found: Report | list[Report] | MemoryReport) -> str:
+def page_of(page_html: Report | list[Report] | MemoryReport) -> str:
     style = Style(folder="/work")
-    if isinstance(found, list):
-        return html.together(with_summary(found), style)
-    if isinstance(found, MemoryReport):
-        found = report(found)
-    return renderer("html")(found, style)
+    if isinstance(page_html, list):
+        return html.together(with_summary(page_html), style)
+    if isinstance(page_html, MemoryReport):
+        page_html = report(page_html)
+    return renderer("html")(page_html, style)
 
 
 @pytest.fixture
 def visit(browser, tmp_path: Path) -> Iterator[Open]:
     """``visit(report, hash)`` opens the page from disk; at the end nothing may have gone wrong."""
-    told: list[str] = []
+    errors: list[str] = []
     contexts: list[Any] = []
 
-    def visit(found: Any, where: str = "", **options: Any) -> Any:
+    def visit(report_to_show: Any, where: str = "", **options: Any) -> Any:
         file = tmp_path / "report.html"
-        file.write_text(page_of(found), encoding="utf-8")
+        file.write_text(page_of(report_to_show), encoding="utf-8")
         contexts.append(browser.new_context(viewport={"width": 1200, "height": 800}, **options))
         page = contexts[-1].new_page()
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.on(
             "request",
-            lambda request: told.append(request.url) if not request.url.startswith("file:") else None,
+            lambda request: errors.append(request.url) if not request.url.startswith("file:") else None,
         )
         page.goto(file.as_uri() + where)
         page.wait_for_function(READY)
@@ -83,11 +83,11 @@ def visit(browser, tmp_path: Path) -> Iterator[Open]:
     yield visit
     for context in contexts:
         context.close()
-    assert told == []
+    assert errors == []
 
 
 @pytest.fixture(scope="module")
-def made() -> Report:
+def profile_report() -> Report:
     return report([build_profile(training(steps=6).timeline(), priced=True, max_boxes=4000)])
 
 
@@ -132,8 +132,8 @@ def test_a_filter_comes_back_with_the_link(visit):
     assert broken.locator(".finding").count() > 0
 
 
-def test_the_timeline_zooms_and_pans(visit, made):
-    page = visit(made)
+def test_the_timeline_zooms_and_pans(visit, profile_report):
+    page = visit(profile_report)
     whole = shown(page)
     canvas = page.locator(".canvas .main")
     canvas.scroll_into_view_if_needed()
@@ -160,8 +160,8 @@ def test_the_timeline_zooms_and_pans(visit, made):
     assert shown(page) == whole
 
 
-def test_the_wheel_scrolls_the_page_until_the_timeline_is_meant(visit, made):
-    page = visit(made)
+def test_the_wheel_scrolls_the_page_until_the_timeline_is_meant(visit, profile_report):
+    page = visit(profile_report)
     canvas = page.locator(".canvas .main")
     page.evaluate("document.querySelector('#timeline').scrollIntoView({behavior: 'instant'})")
     box = canvas.bounding_box()
@@ -173,22 +173,22 @@ def test_the_wheel_scrolls_the_page_until_the_timeline_is_meant(visit, made):
     assert shown(page) == before
 
 
-def test_what_is_shown_is_in_the_link(visit, made):
-    page = visit(made)
+def test_what_is_shown_is_in_the_link(visit, profile_report):
+    page = visit(profile_report)
     page.locator(".canvas .main").focus()
     page.keyboard.press("n")
     page.wait_for_function("() => location.hash.includes('from=')")
     where, range_ = page.evaluate("location.hash"), shown(page)
-    again = visit(made, where)
+    again = visit(profile_report, where)
     assert shown(again) == pytest.approx(range_, abs=1)
 
 
-def test_a_wait_leads_to_its_finding(visit, made):
-    page = visit(made)
+def test_a_wait_leads_to_its_finding(visit, profile_report):
+    page = visit(profile_report)
     data = page.evaluate("JSON.parse(document.getElementById('timeline-data').textContent)")
     lanes = data["lanes"]
     window = lanes["windows"][0]
-    row = next(one for one in window["boxes"] if lanes["lanes"][one["lane"]]["kind"] == "waits")
+    row = next(box for box in window["boxes"] if lanes["lanes"][box["lane"]]["kind"] == "waits")
     start = window["start"] + row["start"][0]
     number = data["waits"][str(row["what"][0])]
     page.evaluate("span => gaplessStages[0].show(...span)", [start - 2000, start + row["length"][0] + 2000])
@@ -211,18 +211,18 @@ def drawn(page: Any) -> Any:
     return page.evaluate("JSON.parse(document.getElementById('timeline-data').textContent)")
 
 
-def test_n_goes_from_sync_to_sync(visit, made):
+def test_n_goes_from_sync_to_sync(visit, profile_report):
     """Each sync is gone to by itself, in the order of time, and named by its finding."""
-    page = visit(made)
+    page = visit(profile_report)
     data = drawn(page)
     lanes, window = data["lanes"], data["lanes"]["windows"][0]
     spans = []
     for row in window["boxes"]:
         if lanes["lanes"][row["lane"]]["kind"] == "waits":
             at = window["start"]
-            for since, length, what in zip(row["start"], row["length"], row["what"], strict=True):
+            for since, length, content in zip(row["start"], row["length"], row["what"], strict=True):
                 at += since
-                spans.append((at, at + length, data["waits"][str(what)]))
+                spans.append((at, at + length, data["waits"][str(content)]))
     spans.sort()
     assert len(spans) > 3
     page.locator(".canvas .main").focus()
@@ -239,8 +239,8 @@ def test_n_goes_from_sync_to_sync(visit, made):
     assert any(finding["code"] in page.locator(".tip").inner_text() for finding in data["findings"])
 
 
-def test_spans_are_searched(visit, made):
-    page = visit(made)
+def test_spans_are_searched(visit, profile_report):
+    page = visit(profile_report)
     name = next(
         name
         for name, kind in zip(drawn(page)["lanes"]["names"], drawn(page)["lanes"]["kinds"], strict=True)
@@ -270,9 +270,9 @@ def test_spans_are_searched(visit, made):
     assert page.locator(".seek output").inner_text() == ""
 
 
-def test_a_launch_is_told_from_both_ends(visit, made):
+def test_a_launch_is_told_from_both_ends(visit, profile_report):
     """What is pointed at on a stream says when it was launched, and the call that did, what it launched."""
-    page = visit(made)
+    page = visit(profile_report)
     lanes = drawn(page)["lanes"]
     window = lanes["windows"][0]
     row = next(box for box in window["boxes"] if any(at >= 0 for at in box.get("thread", ())))
@@ -282,25 +282,25 @@ def test_a_launch_is_told_from_both_ends(visit, made):
     began = start - row["launch"][number]
     page.evaluate("document.querySelector('#timeline').scrollIntoView({behavior: 'instant'})")
 
-    def told(at: float) -> list[str]:
+    def tooltips_at(at: float) -> list[str]:
         """What the pointer is told at that time, row by row."""
         page.evaluate("span => gaplessStages[0].show(...span)", [at - 500, at + 500])
         page.evaluate(FRAME)
         low, high = shown(page)
         box = page.locator(".canvas .main").bounding_box()
         across = box["x"] + 148 + (at + 20 - low) / (high - low) * (box["width"] - 148)
-        found = []
+        tooltips = []
         for y in range(30, int(box["height"]), 4):
             page.mouse.move(across, box["y"] + y)
-            found.append(page.locator(".tip").inner_text() if page.locator(".tip").is_visible() else "")
-        return found
+            tooltips.append(page.locator(".tip").inner_text() if page.locator(".tip").is_visible() else "")
+        return tooltips
 
-    assert any("launched" in one and "before" in one for one in told(start))
-    assert any("launch in it" in one or "launches in it" in one for one in told(began))
+    assert any("launched" in tooltip and "before" in tooltip for tooltip in tooltips_at(start))
+    assert any("launch in it" in tooltip or "launches in it" in tooltip for tooltip in tooltips_at(began))
 
 
-def test_every_key_is_named(visit, made):
-    page = visit(made)
+def test_every_key_is_named(visit, profile_report):
+    page = visit(profile_report)
     assert page.locator(".help summary").is_visible()
     page.locator(".canvas .main").focus()
     page.keyboard.press("?")
@@ -313,9 +313,9 @@ def test_every_key_is_named(visit, made):
     assert not help_.is_visible()
 
 
-def test_labels_do_not_run_into_each_other(visit, made):
+def test_labels_do_not_run_into_each_other(visit, profile_report):
     """No two texts of one line of the canvas overlap, at any zoom."""
-    page = visit(made)
+    page = visit(profile_report)
     overlaps = page.evaluate(
         """async () => {
           const pen = document.querySelector('.canvas .main').getContext('2d');
@@ -354,39 +354,39 @@ def test_a_long_table_unfolds(visit):
     assert page.get_by_text("train.py:39", exact=True).is_visible()
 
 
-def test_light_and_dark(visit, made):
-    page = visit(made, color_scheme="dark")
+def test_light_and_dark(visit, profile_report):
+    page = visit(profile_report, color_scheme="dark")
     dark = page.evaluate(DARK)
     page.get_by_label("Light or dark").click()
     light = page.evaluate(DARK)
     assert dark != light
-    assert visit(made, color_scheme="light").evaluate(DARK) == light
+    assert visit(profile_report, color_scheme="light").evaluate(DARK) == light
 
 
-def test_the_timeline_can_be_read_as_a_table(visit, made):
-    page = visit(made)
+def test_the_timeline_can_be_read_as_a_table(visit, profile_report):
+    page = visit(profile_report)
     page.get_by_text("The timeline as a table").click()
     assert page.locator(".told tr", has_text="stream 7").is_visible()
     assert page.locator(".told a").count() == sum(
-        1 for finding in made.findings if finding.loss is not None and finding.loss.end
+        1 for finding in profile_report.findings if finding.loss is not None and finding.loss.end
     )
 
 
-def test_it_fits_a_telephone(visit, made):
-    page = visit(made)
+def test_it_fits_a_telephone(visit, profile_report):
+    page = visit(profile_report)
     page.set_viewport_size({"width": 380, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert visit(example()).evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_it_is_read_without_scripts(visit, made, browser, tmp_path):
+def test_it_is_read_without_scripts(visit, profile_report, browser, tmp_path):
     file = tmp_path / "still.html"
-    file.write_text(renderer("html")(made, Style()), encoding="utf-8")
+    file.write_text(renderer("html")(profile_report, Style()), encoding="utf-8")
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(file.as_uri())
         assert page.locator(".finding").first.is_visible()
-        assert page.locator("h1").inner_text() == made.sentence + "."
+        assert page.locator("h1").inner_text() == profile_report.sentence + "."
 
 
 # Memory, loaders, several runs --------------------------------------------------------------------
@@ -471,8 +471,8 @@ def test_a_loader_opens_and_fits(visit):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_link_into_one_of_several_runs(visit, made):
-    runs = [example(), made, msgspec.structs.replace(made, memory=(remembered(),))]
+def test_a_link_into_one_of_several_runs(visit, profile_report):
+    runs = [example(), profile_report, msgspec.structs.replace(profile_report, memory=(remembered(),))]
     page = visit(runs)
     assert not page.locator("#run3 .finding").first.is_visible()
     page.locator("#run1 > summary").click()
@@ -484,7 +484,7 @@ def test_a_link_into_one_of_several_runs(visit, made):
     assert again.locator(f"[id='{name}']").is_visible()
     assert again.evaluate("document.activeElement.closest('.finding').id") == name
     assert again.locator("#run1 .finding:not([hidden])").count() == 1
-    assert again.locator("#run3 .finding:not([hidden])").count() == len(made.findings)
+    assert again.locator("#run3 .finding:not([hidden])").count() == len(profile_report.findings)
     ranges = again.evaluate("gaplessStages.map((one) => one.range())")
     assert ranges[1] == pytest.approx([100_000, 400_000], abs=1)
     assert ranges[0] == again.evaluate("gaplessStages[0].whole")
@@ -503,8 +503,8 @@ def named(text: str) -> Report:
     ids=["script", "quotes"],
 )
 def test_hostile_names_stay_names(visit, text):
-    for one in (remembered(trained(2, text, path=text)), [named(text), named(text)]):
-        page = visit(one)
+    for hostile in (remembered(trained(2, text, path=text)), [named(text), named(text)]):
+        page = visit(hostile)
         assert page.locator("b[onmouseover]").count() == 0
         assert (
             page.evaluate("[...document.scripts].filter((one) => one.textContent === 'alert(1)').length") == 0

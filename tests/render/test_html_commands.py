@@ -70,7 +70,7 @@ def test_ranks_are_side_by_side(capsys, tmp_path):
     page = Page(out)
     assert status == 0
     assert_sound(page)
-    assert any(one.startswith("numbers-rank") for one in page.ids)
+    assert any(id.startswith("numbers-rank") for id in page.ids)
 
 
 def test_two_runs_are_one_page(capsys, trace, tmp_path):
@@ -106,7 +106,7 @@ def test_a_session_with_memory_is_shown_with_it(capsys, tmp_path):
     assert Page(out).drawn("memory")["windows"]
     data = json.loads(run(capsys, "show", "-f", "json", kept)[1])
     assert data["memory"][0]["track"] is None
-    assert any(one.startswith("numbers-at-the-peak") for one in Page(out).ids)
+    assert any(id.startswith("numbers-at-the-peak") for id in Page(out).ids)
 
 
 def test_a_loader_is_a_page(capsys, tmp_path):

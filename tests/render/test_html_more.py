@@ -39,40 +39,40 @@ SEARCHED = ReportOptions(search=True)
 
 
 @pytest.fixture(scope="module")
-def made():
+def memory_report():
     return remembered(trained(6), SEARCHED)
 
 
 @pytest.fixture(scope="module")
-def page(made) -> Page:
-    return Page(renderer("html")(report(made), Style(folder="/work")))
+def page(memory_report) -> Page:
+    return Page(renderer("html")(report(memory_report), Style(folder="/work")))
 
 
-def test_memory_is_a_sound_page(made, page):
+def test_memory_is_a_sound_page(memory_report, page):
     assert_sound(page)
-    assert made.sentence + "." in page.text
-    assert made.trials[made.best].settings in page.text
+    assert memory_report.sentence + "." in page.text
+    assert memory_report.trials[memory_report.best].settings in page.text
     assert "/work/model.py" not in page.source
-    for finding in made.findings:
+    for finding in memory_report.findings:
         assert finding.code in page.text
     assert page.elements["canvas"] == 2
     assert "memory" in page.ids
-    assert any(one.startswith("numbers-at-the-peak") for one in page.ids)
+    assert any(id.startswith("numbers-at-the-peak") for id in page.ids)
     assert not re.search(r"https?:|@import|url\(", page.source)
 
 
-def test_what_is_drawn_is_what_was_replayed(made, page):
+def test_what_is_drawn_is_what_was_replayed(memory_report, page):
     data = page.drawn("memory")
     whole = data["windows"][0]
-    assert max(accumulate(whole["allocated"])) * data["unit"] == made.baseline.peak_allocated
-    assert max(accumulate(whole["reserved"])) * data["unit"] == made.baseline.peak_reserved
-    assert list(accumulate(whole["event"]))[-1] == made.events - 1
-    assert data["peak"]["event"] == made.peak.event
+    assert max(accumulate(whole["allocated"])) * data["unit"] == memory_report.baseline.peak_allocated
+    assert max(accumulate(whole["reserved"])) * data["unit"] == memory_report.baseline.peak_reserved
+    assert list(accumulate(whole["event"]))[-1] == memory_report.events - 1
+    assert data["peak"]["event"] == memory_report.peak.event
     assert data["peak"]["id"] in page.ids
     assert [stop["id"] for stop in data["stops"] if stop["id"] and stop["id"] not in page.ids] == []
-    best = made.trials[made.best]
-    assert [one["name"] for one in data["others"] if one["shown"]] == [best.settings]
-    other = next(one for one in data["others"] if one["best"])
+    best = memory_report.trials[memory_report.best]
+    assert [run["name"] for run in data["others"] if run["shown"]] == [best.settings]
+    other = next(run for run in data["others"] if run["best"])
     assert max(accumulate(other["reserved"])) * data["unit"] == best.outcome.peak_reserved
 
 
@@ -85,23 +85,23 @@ def test_what_did_not_fit_is_a_stop():
 
 def test_memory_without_a_picture_or_anything():
     empty = remembered(trained(0))
-    for one in (msgspec.structs.replace(empty, track=None), empty, remembered(Recorder().run())):
-        assert_sound(Page(renderer("html")(report(one), Style())))
+    for memory in (msgspec.structs.replace(empty, track=None), empty, remembered(Recorder().run())):
+        assert_sound(Page(renderer("html")(report(memory), Style())))
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=IDS)
 def test_hostile_memory_is_text(text):
-    made = remembered(
+    memory = remembered(
         trained(2, text, path=text, gpu=text, settings=""), ReportOptions(tried=("max_split_size_mb:64",))
     )
-    made = msgspec.structs.replace(
-        made,
+    memory = msgspec.structs.replace(
+        memory,
         sentence=text,
         advice=text,
         settings=text,
-        trials=tuple(msgspec.structs.replace(trial, settings=text, note=text) for trial in made.trials),
+        trials=tuple(msgspec.structs.replace(trial, settings=text, note=text) for trial in memory.trials),
     )
-    page = Page(renderer("html")(report(made), Style()))
+    page = Page(renderer("html")(report(memory), Style()))
     assert_sound(page)
     plain = visible(text.encode("utf-8", "backslashreplace").decode())
     assert plain[:1000] in page.text
@@ -118,15 +118,15 @@ def test_a_long_run_is_a_small_page():
 
 def test_homes_and_arguments_are_not_told(monkeypatch):
     monkeypatch.setenv("HOME", "/data/people/ada")
-    made = remembered(trained(2, "../home/bob/x", path="/data/people/ada/run.pickle"))
-    page = Page(renderer("html")(report(made), Style(folder="/elsewhere")))
+    memory = remembered(trained(2, "../home/bob/x", path="/data/people/ada/run.pickle"))
+    page = Page(renderer("html")(report(memory), Style(folder="/elsewhere")))
     assert "people/ada" not in page.source
     assert "/home/bob" not in page.source
 
 
 def test_a_checked_script_shows_its_memory():
-    made = remembered(trained(3))
-    both = (msgspec.structs.replace(made, device=0), msgspec.structs.replace(made, device=1))
+    memory = remembered(trained(3))
+    both = (msgspec.structs.replace(memory, device=0), msgspec.structs.replace(memory, device=1))
     page = Page(renderer("html")(msgspec.structs.replace(example(), memory=both), Style(folder="/work")))
     assert_sound(page)
     assert {"findings", "memory0", "memory1"} <= set(page.ids)
@@ -147,15 +147,15 @@ def test_what_a_line_holds_is_in_the_margin(tmp_path):
     assert "source" in page.ids
     cells = re.findall(r'<tr class="hot"[^>]*><td class="num">([^<]*)</td><td class="n">(\d+)<', page.source)
     assert [number for _, number in cells] == ["10", "20"]
-    assert all(told.endswith(" MB") for told, _ in cells)
+    assert all(cell.endswith(" MB") for cell, _ in cells)
 
 
 # Loaders ------------------------------------------------------------------------------------------
 
 
 def test_a_loader_is_a_sound_page():
-    made = diagnosed()
-    page = Page(renderer("html")(report(made), Style(folder="/work")))
+    diagnosis = diagnosed()
+    page = Page(renderer("html")(report(diagnosis), Style(folder="/work")))
     assert_sound(page)
     assert "num_workers=2" in page.text
     assert "data.py:7" in page.text
@@ -206,8 +206,8 @@ def test_several_runs_are_one_page(profiled):
     assert {"run1", "run2", "run3", "run1-memory", "run2-timeline", "run3-timeline"} <= set(page.ids)
     assert page.drawn("run2-timeline")["lanes"] == page.drawn("run3-timeline")["lanes"]
     assert page.elements["details"] > 3
-    for told in ("monday.json", "a (1)", "a (2)", checked.sentence + ".", report.sentence + ".", "2 of 3"):
-        assert told in page.text
+    for phrase in ("monday.json", "a (1)", "a (2)", checked.sentence + ".", report.sentence + ".", "2 of 3"):
+        assert phrase in page.text
     assert page.text.index("3 runs: ") < page.text.index(checked.sentence + ".")
     assert {"#run1", "#run2"} <= set(page.links)
     for number, result in enumerate((checked, report, report), 1):

@@ -25,9 +25,9 @@ def assert_counted(element: ElementTree.Element) -> None:
 
 
 def test_a_case_for_each_finding():
-    found = suite(example())
-    assert_counted(found)
-    cases = found.findall("testcase")
+    element = suite(example())
+    assert_counted(element)
+    cases = element.findall("testcase")
     assert [case.get("name").split(" at ")[0] for case in cases] == [
         "runs",
         "GAP141 torchmetrics-nan-check",
@@ -41,12 +41,12 @@ def test_a_case_for_each_finding():
     assert (cases[1].get("file"), cases[1].get("line")) == ("train.py", "50")
     assert cases[1].find("failure").get("message") == "train.py:50: 2× in every step"
     assert "loss_metric.update(loss)" in cases[1].find("failure").text
-    assert found.find("system-out").text.startswith("3 to 4 syncs in every step")
+    assert element.find("system-out").text.startswith("3 to 4 syncs in every step")
 
 
 def test_no_findings_pass():
-    found = suite(Report(verdict=Verdict(sentence="No waits"), script=("train.py",)))
-    assert (found.get("tests"), found.get("failures"), found.get("errors")) == ("1", "0", "0")
+    cases = suite(Report(verdict=Verdict(sentence="No waits"), script=("train.py",)))
+    assert (cases.get("tests"), cases.get("failures"), cases.get("errors")) == ("1", "0", "0")
 
 
 def test_a_run_that_failed_is_an_error():
@@ -57,18 +57,18 @@ def test_a_run_that_failed_is_an_error():
 
 def test_two_reports_are_one_document():
     root = ElementTree.fromstring(together("junit", [example(), of_profile()], STYLE))
-    assert [one.tag for one in root] == ["testsuite", "testsuite"]
-    for one in root:
-        assert_counted(one)
+    assert [element.tag for element in root] == ["testsuite", "testsuite"]
+    for element in root:
+        assert_counted(element)
 
 
 @settings(deadline=None, max_examples=40)
 @given(names)
 def test_hostile_names(name):
     text = renderer("junit")(hostile(name), STYLE)
-    found = ElementTree.fromstring(text.encode())[0]
-    assert_counted(found)
-    assert {part.tag for part in found.iter()} <= {
+    parsed_suite = ElementTree.fromstring(text.encode())[0]
+    assert_counted(parsed_suite)
+    assert {part.tag for part in parsed_suite.iter()} <= {
         "testsuite",
         "testcase",
         "failure",

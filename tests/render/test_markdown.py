@@ -30,32 +30,32 @@ def parsed(source: str) -> Iterator[Token]:
 
 def shown(source: str) -> str:
     """What a reader sees of one paragraph."""
-    tokens = [one for one in parsed(source) if one.type in ("text", "code_inline", "text_special")]
+    tokens = [token for token in parsed(source) if token.type in ("text", "code_inline", "text_special")]
     return "".join(token.content for token in tokens)
 
 
 def tags(source: str) -> set[str]:
-    html = "".join(one.content for one in parsed(source) if one.type.startswith("html"))
+    html = "".join(token.content for token in parsed(source) if token.type.startswith("html"))
     return set(re.findall(r"<[^>]*>", html))
 
 
 def test_the_example():
-    made = renderer("markdown")(example(), STYLE)
-    lines = made.splitlines()
+    output = renderer("markdown")(example(), STYLE)
+    lines = output.splitlines()
     assert lines[0].startswith("### 3 to 4 syncs in every step")
     assert "| ⚠️ | GAP141 torchmetrics-nan-check | `train.py:50` | 2× in every step |" in lines
     assert "|  | GAP120 pageable-copy | `train.py:5` | 60× in set-up |" in lines
-    assert "- waits: Tensor.\\_\\_bool\\_\\_" not in made
+    assert "- waits: Tensor.\\_\\_bool\\_\\_" not in output
     assert '- instead: `nan_strategy="disable"`' in lines
     assert "- torch.compile ran eagerly" in lines
-    assert sum(one.type == "tr_open" for one in parsed(made)) == 1 + 5 + 1 + 2
-    assert tags(made) == {"<details>", "<summary>", "</summary>", "</details>"}
+    assert sum(token.type == "tr_open" for token in parsed(output)) == 1 + 5 + 1 + 2
+    assert tags(output) == {"<details>", "<summary>", "</summary>", "</details>"}
 
 
 def test_details_name_code_and_frames():
-    made = renderer("markdown")(example(), STYLE)
-    assert "- through: `torchmetrics/metric.py:560`" in made
-    assert "```python\nprint('loss', loss.item())\n```\n" in made
+    output = renderer("markdown")(example(), STYLE)
+    assert "- through: `torchmetrics/metric.py:560`" in output
+    assert "```python\nprint('loss', loss.item())\n```\n" in output
 
 
 @settings(deadline=None, max_examples=40)
@@ -72,11 +72,13 @@ def test_text_is_shown_as_it_is(name):
 @given(names)
 def test_code_is_shown_as_it_is(name):
     source = f"| a |\n|---|\n| {code(name)} |\n"
-    cells = [one for one in parsed(source) if one.type == "td_open"]
+    cells = [token for token in parsed(source) if token.type == "td_open"]
     assert len(cells) == 1
     if name.isprintable() and len(name) < 2000:
         body = source.splitlines()[2]
-        contents = [one.content for one in parsed(f"{body[2:-2]}") if one.type != "inline" and one.content]
+        contents = [
+            token.content for token in parsed(f"{body[2:-2]}") if token.type != "inline" and token.content
+        ]
         assert "".join(part for part in contents if part not in ("<code>", "</code>")).strip() == name.strip()
 
 
@@ -86,7 +88,7 @@ def test_hostile_names(name):
     text = renderer("markdown")(hostile(name), STYLE)
     text.encode()
     assert tags(text) <= TAGS
-    tokens = [one.type for one in parsed(text)]
+    tokens = [token.type for token in parsed(text)]
     assert tokens.count("td_open") == 4 * 6 + 3
     assert tokens.count("heading_open") == 1
     assert tokens.count("fence") == 5
@@ -102,9 +104,9 @@ def test_it_stays_short(number):
 
 def test_a_profile_with_ranks():
     ranks = tuple(RankSummary(rank=n, step=1e6, idle=2e5, communication=1e5, late=n * 1e3) for n in range(30))
-    made = renderer("markdown")(of_profile(ranks=ranks), STYLE)
-    assert "| 29 | 1 ms | 20 % | 10 % | 29 µs |" in made
-    assert "… and 22 ranks that arrive earlier" in made
+    output = renderer("markdown")(of_profile(ranks=ranks), STYLE)
+    assert "| 29 | 1 ms | 20 % | 10 % | 29 µs |" in output
+    assert "… and 22 ranks that arrive earlier" in output
 
 
 def test_ascii_and_nothing():
@@ -118,5 +120,5 @@ def test_a_change_says_what_is_known_of_it():
         Change(what="look again", place="aten::mm"),
         Change(what="rest"),
     )
-    told = renderer("markdown")(Report(verdict=Verdict(sentence="x", do_first=todo)), STYLE)
-    assert "1. launch less · **8 → 2 ms**\n2. look again · `aten::mm`\n3. rest\n" in told
+    output = renderer("markdown")(Report(verdict=Verdict(sentence="x", do_first=todo)), STYLE)
+    assert "1. launch less · **8 → 2 ms**\n2. look again · `aten::mm`\n3. rest\n" in output

@@ -35,11 +35,11 @@ def document(path: Path) -> dict[str, Any]:
 
 def marked(path: Path, target: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The events of Gapless and the others, after `path` was written again as `target`."""
-    found = report_run([profile_file(str(path), max_boxes=MAX_BOXES)])
-    splice(str(path), str(target), lambda base: events(found, STYLE, base))
-    made = document(target)["traceEvents"]
-    ours = [one for one in made if one.get("pid") == PROCESS]
-    return ours, [one for one in made if one.get("pid") != PROCESS]
+    report = report_run([profile_file(str(path), max_boxes=MAX_BOXES)])
+    splice(str(path), str(target), lambda base: events(report, STYLE, base))
+    spliced = document(target)["traceEvents"]
+    ours = [event for event in spliced if event.get("pid") == PROCESS]
+    return ours, [event for event in spliced if event.get("pid") != PROCESS]
 
 
 def trace(dialect: str) -> Trace:
@@ -54,26 +54,26 @@ def original(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_the_trace_itself_is_untouched(original, tmp_path):
-    _, others = marked(original, tmp_path / "seen.json.gz")
+    _, trace_events = marked(original, tmp_path / "seen.json.gz")
     before, after = document(original), document(tmp_path / "seen.json.gz")
-    assert others == before.pop("traceEvents")
+    assert trace_events == before.pop("traceEvents")
     after.pop("traceEvents")
     assert before == after
 
 
 def test_tracks_are_on_the_clock_of_the_file(original, tmp_path):
-    ours, others = marked(original, tmp_path / "seen.json")
+    ours, trace_events = marked(original, tmp_path / "seen.json")
     # Fractions of a microsecond that lie decades from the clock's zero are no floats: half of one is allowed.
-    spans = {(one["ts"], one["dur"]) for one in others if one.get("ph") == "X"}
-    starts = {one["ts"]: one for one in others if one.get("ph") == "X"}
+    spans = {(event["ts"], event["dur"]) for event in trace_events if event.get("ph") == "X"}
+    starts = {event["ts"]: event for event in trace_events if event.get("ph") == "X"}
     waits = [event for event in ours if event["ph"] == "X" and event["tid"] >= 10]
     steps = [event for event in ours if event["ph"] == "X" and event["tid"] == 1]
     assert len(steps) == 4
     assert waits
-    for one in (*waits, *steps):
-        near = min(starts, key=lambda ts: abs(ts - one["ts"]))
-        assert abs(near - one["ts"]) <= 0.5
-        assert any(abs(ts - one["ts"]) <= 0.5 and abs(dur - one["dur"]) <= 1 for ts, dur in spans)
+    for drawn in (*waits, *steps):
+        near = min(starts, key=lambda ts: abs(ts - drawn["ts"]))
+        assert abs(near - drawn["ts"]) <= 0.5
+        assert any(abs(ts - drawn["ts"]) <= 0.5 and abs(dur - drawn["dur"]) <= 1 for ts, dur in spans)
 
 
 def test_slices_of_a_track_do_not_overlap(original, tmp_path):
@@ -129,19 +129,19 @@ def test_pieces_of_any_size_and_files_that_end_anywhere(tmp_path, monkeypatch, p
     whole = trace("new").text()
     path = tmp_path / "cut.json"
     path.write_bytes(whole[: int(len(whole) * part)])
-    ours, others = marked(path, tmp_path / "seen.json")
+    ours, trace_events = marked(path, tmp_path / "seen.json")
     assert ours
     everything = json.loads(whole)["traceEvents"]
-    assert others == everything[: len(others)]
-    assert len(others) > len(everything) * (part - 0.2)
-    assert part < 1 or others == everything
+    assert trace_events == everything[: len(trace_events)]
+    assert len(trace_events) > len(everything) * (part - 0.2)
+    assert part < 1 or trace_events == everything
 
 
 def test_a_list_of_events_alone(tmp_path):
     path, target = tmp_path / "list.json", tmp_path / "seen.json"
     path.write_bytes(b"\n " + json.dumps(json.loads(trace("middle").text())["traceEvents"]).encode())
-    found = report_run([profile_file(str(path), max_boxes=MAX_BOXES)])
-    splice(str(path), str(target), lambda base: events(found, STYLE, base))
+    report = report_run([profile_file(str(path), max_boxes=MAX_BOXES)])
+    splice(str(path), str(target), lambda base: events(report, STYLE, base))
     assert isinstance(json.loads(target.read_bytes()), list)
 
 
@@ -157,7 +157,7 @@ def test_what_is_refused(tmp_path):
         splice(str(path), str(tmp_path / "absent" / "seen.json"), lambda base: ())
     with pytest.raises(UnreadableInput):
         splice(str(tmp_path / "none.json"), str(tmp_path / "seen.json"), lambda base: ())
-    assert [one.name for one in tmp_path.iterdir()] == ["trace.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
     assert path.read_bytes() == before
 
 

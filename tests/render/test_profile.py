@@ -16,7 +16,7 @@ MS = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def made() -> Report:
+def profile_report() -> Report:
     return report_run([build_profile(training(steps=4).timeline())])
 
 
@@ -26,25 +26,25 @@ def text(report: Report, **style: object) -> str:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 @pytest.mark.parametrize("unfold", [False, True])
-def test_it_fits(made, width, unfold):
-    lines = text(made, width=width, unfold=unfold).splitlines()
+def test_it_fits(profile_report, width, unfold):
+    lines = text(profile_report, width=width, unfold=unfold).splitlines()
     # A place is never broken: terminals make a link of it.
     assert all(len(line) <= width or "/work/train.py" in line for line in lines)
 
 
-def test_ascii_holds_everything(made):
-    assert text(made, unicode=False, unfold=True).isascii()
+def test_ascii_holds_everything(profile_report):
+    assert text(profile_report, unicode=False, unfold=True).isascii()
 
 
-def test_plain_text_has_no_escapes(made):
-    assert "\x1b" not in text(made)
-    assert "\x1b" in text(made, color="standard")
+def test_plain_text_has_no_escapes(profile_report):
+    assert "\x1b" not in text(profile_report)
+    assert "\x1b" in text(profile_report, color="standard")
 
 
-def test_the_split_adds_up_in_print(made):
+def test_the_split_adds_up_in_print(profile_report):
     rows = [
         line.split("%")[0].split()[-1]
-        for line in text(made).splitlines()
+        for line in text(profile_report).splitlines()
         if line.count("%") == 1 and "█" in line
     ]
     assert sum(map(float, rows)) == pytest.approx(100, abs=0.6)
@@ -66,27 +66,29 @@ def wait(idle: int, blocked: int, line: int) -> Finding:
     )
 
 
-def test_a_long_wait_that_costs_nothing_is_told_and_a_short_one_is_not(made):
-    seen = text(msgspec.structs.replace(made, findings=(wait(0, 3 * MS, 7), wait(0, 10, 8))))
-    assert "GPU idles under 0.1 %" in seen
-    assert "run.py:7" in seen  # other tools would name it first
-    assert "run.py:8" not in seen  # short, and free as well
-    assert "… and 1 finding, each below 0.5 % of a step (--all)" in seen
+def test_a_long_wait_that_costs_nothing_is_told_and_a_short_one_is_not(profile_report):
+    output = text(msgspec.structs.replace(profile_report, findings=(wait(0, 3 * MS, 7), wait(0, 10, 8))))
+    assert "GPU idles under 0.1 %" in output
+    assert "run.py:7" in output  # other tools would name it first
+    assert "run.py:8" not in output  # short, and free as well
+    assert "… and 1 finding, each below 0.5 % of a step (--all)" in output
 
 
-def test_everything_unfolded(made):
-    found = msgspec.structs.replace(made, findings=tuple(wait(0, 10, line) for line in range(30)))
-    assert text(found).count("run.py") == 0
-    assert text(found, unfold=True).count("\n  run.py:") == 30
+def test_everything_unfolded(profile_report):
+    unfoldable = msgspec.structs.replace(
+        profile_report, findings=tuple(wait(0, 10, line) for line in range(30))
+    )
+    assert text(unfoldable).count("run.py") == 0
+    assert text(unfoldable, unfold=True).count("\n  run.py:") == 30
 
 
-def test_a_thousand_ranks_are_not_a_thousand_rows(made):
+def test_a_thousand_ranks_are_not_a_thousand_rows(profile_report):
     ranks = tuple(RankSummary(rank=n, step=9 * MS, late=n * 1000.0, idle=3 * MS) for n in range(1000))
-    report = msgspec.structs.replace(made, ranks=ranks)
-    seen = text(msgspec.structs.replace(report, tables=tables(report, report.profile)))
-    assert len(seen.splitlines()) < 80
-    assert "  999 " in seen
-    assert "… and 992 ranks that arrive earlier" in seen
+    report = msgspec.structs.replace(profile_report, ranks=ranks)
+    output = text(msgspec.structs.replace(report, tables=tables(report, report.profile)))
+    assert len(output.splitlines()) < 80
+    assert "  999 " in output
+    assert "… and 992 ranks that arrive earlier" in output
 
 
 def test_no_steps_and_no_time():

@@ -49,7 +49,7 @@ def assert_sound(log: dict[str, Any]) -> None:
         }
         rules = run["tool"]["driver"]["rules"]
         assert run["tool"]["driver"]["name"] == "Gapless"
-        assert len({one["id"] for one in rules}) == len(rules)
+        assert len({described_rule["id"] for described_rule in rules}) == len(rules)
         for driver_rule in rules:
             for text in ("shortDescription", "fullDescription", "help"):
                 assert driver_rule[text]["text"]
@@ -100,11 +100,11 @@ def test_a_check():
 def test_rules_are_explained_by_their_own_words():
     described = {rule["id"]: rule for rule in sarif(example())["runs"][0]["tool"]["driver"]["rules"]}
     assert set(described) == {"GAP101", "GAP110", "GAP120", "GAP141"}
-    for code, one in described.items():
-        assert one["name"] == rule(code).name
-        assert one["shortDescription"]["text"] == rule(code).summary()
+    for code, described_rule in described.items():
+        assert described_rule["name"] == rule(code).name
+        assert described_rule["shortDescription"]["text"] == rule(code).summary()
         for title, text in rule(code).sections().items():
-            assert f"## {title}\n\n{text}" in one["help"]["markdown"]
+            assert f"## {title}\n\n{text}" in described_rule["help"]["markdown"]
 
 
 def test_a_profile():
@@ -120,11 +120,11 @@ def test_each_line_of_a_finding_that_one_change_mends_is_a_location():
     merged = msgspec.structs.replace(first, spots=tuple(Spot(line=line) for line in at))
     log = sarif(msgspec.structs.replace(report, findings=(merged, *report.findings[1:])))
     assert_sound(log)
-    result, *others = log["runs"][0]["results"]
+    result, *further_results = log["runs"][0]["results"]
     places = [*result["locations"], *result["relatedLocations"]]
     assert [place["physicalLocation"]["region"]["startLine"] for place in places] == [50, 53, 61]
     assert [place["id"] for place in result["relatedLocations"]] == [1, 2]
-    assert all("relatedLocations" not in one for one in others)
+    assert all("relatedLocations" not in further for further in further_results)
 
 
 def test_two_reports_are_one_log():
@@ -169,19 +169,19 @@ def test_no_path_of_the_machine_is_told():
 def test_a_home_folder_in_a_message(monkeypatch):
     monkeypatch.setenv("HOME", "/home/alice")
     monkeypatch.setenv("USERPROFILE", "/home/alice")
-    made = example(Ending(how="error", status=1, message="OSError: '/home/alice/data/x.bin'"))
+    report = example(Ending(how="error", status=1, message="OSError: '/home/alice/data/x.bin'"))
     for form in ("sarif", "github", "markdown", "junit"):
-        text = renderer(form)(made, STYLE)
+        text = renderer(form)(report, STYLE)
         assert "alice" not in text
         assert "data/x.bin" in text
 
 
 def test_a_module():
-    made = msgspec.structs.replace(example(), script=("-m", "package.train", "--epochs", "1"))
-    assert sarif(made)["runs"][0]["automationDetails"]["id"] == "gapless/package.train/"
+    report = msgspec.structs.replace(example(), script=("-m", "package.train", "--epochs", "1"))
+    assert sarif(report)["runs"][0]["automationDetails"]["id"] == "gapless/package.train/"
 
 
-def found(code: str, line: int, backward: bool = False) -> Finding:
+def finding_on(code: str, line: int, backward: bool = False) -> Finding:
     return Finding(
         code="GAP101",
         name="item-read",
@@ -193,26 +193,38 @@ def found(code: str, line: int, backward: bool = False) -> Finding:
 
 
 def test_fingerprints_outlive_a_move_of_the_line():
-    before = [found("a.item()", 3), found("b.item()", 9), found("b.item()", 4), found("b.item()", 4, True)]
-    after = [found("b.item()", 44, True), found("a.item()", 7), found("b.item()", 12), found("b.item()", 44)]
+    before = [
+        finding_on("a.item()", 3),
+        finding_on("b.item()", 9),
+        finding_on("b.item()", 4),
+        finding_on("b.item()", 4, True),
+    ]
+    after = [
+        finding_on("b.item()", 44, True),
+        finding_on("a.item()", 7),
+        finding_on("b.item()", 12),
+        finding_on("b.item()", 44),
+    ]
     first, second = fingerprints(before, STYLE), fingerprints(after, STYLE)
     assert len(set(first)) == 4
     assert [first[3], first[0], first[2], first[1]] == second
 
 
 def test_fingerprints_tell_files_and_code_apart():
-    one = found("a.item()", 3)
-    other = msgspec.structs.replace(one, line=SourceLine("/work/other.py", 3, "train", "a.item()"))
-    assert len(set(fingerprints([one, other, found("a.tolist()", 3)], STYLE))) == 3
+    finding = finding_on("a.item()", 3)
+    other = msgspec.structs.replace(finding, line=SourceLine("/work/other.py", 3, "train", "a.item()"))
+    assert len(set(fingerprints([finding, other, finding_on("a.tolist()", 3)], STYLE))) == 3
 
 
 def test_paths_start_at_the_root_of_the_repository(tmp_path):
     (tmp_path / ".git").mkdir()
     folder = tmp_path / "training"
     folder.mkdir()
-    one = found("a.item()", 3)
-    absolute = msgspec.structs.replace(one, line=SourceLine(f"{folder}/run it.py", 3, "f", "a"))
-    relative = msgspec.structs.replace(one, line=SourceLine("run it.py", 3, "f", "a"))  # as profiles have it
+    finding = finding_on("a.item()", 3)
+    absolute = msgspec.structs.replace(finding, line=SourceLine(f"{folder}/run it.py", 3, "f", "a"))
+    relative = msgspec.structs.replace(
+        finding, line=SourceLine("run it.py", 3, "f", "a")
+    )  # as profiles have it
     report = Report(verdict=Verdict(sentence="1 wait"), findings=(absolute, relative))
     for result in sarif(report, Style(folder=str(folder)))["runs"][0]["results"]:
         uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
@@ -221,7 +233,7 @@ def test_paths_start_at_the_root_of_the_repository(tmp_path):
 
 @pytest.mark.parametrize("unicode", [True, False])
 def test_ascii(unicode):
-    made = msgspec.structs.replace(example(), notes=("café",))
-    text = renderer("sarif")(made, Style(unicode=unicode))
+    report = msgspec.structs.replace(example(), notes=("café",))
+    text = renderer("sarif")(report, Style(unicode=unicode))
     assert text.isascii() is not unicode
     assert "café" in strings(json.loads(text))

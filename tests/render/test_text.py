@@ -43,8 +43,8 @@ def test_it_looks_as_it_did(name, style):
 @pytest.mark.parametrize("width", [60, 80, 100])
 @pytest.mark.parametrize("unfold", [False, True])
 def test_no_line_is_wider_than_the_terminal(width, unfold):
-    made = example()
-    assert max(map(len, shown(made, width=width, unfold=unfold).splitlines())) <= width
+    report = example()
+    assert max(map(len, shown(report, width=width, unfold=unfold).splitlines())) <= width
 
 
 def test_colours_change_nothing_but_colours():

@@ -101,24 +101,30 @@ def test_what_was_measured(gpu: str, name: str, ranks: int, nbytes: int, measure
 def test_what_is_on_the_host_or_alone_takes_none_of_the_devices_time() -> None:
     host = Entry(kind="collective", name="all_reduce", ranks=8, group="all 8 ranks", reads=GB, detail="host")
     alone = entry(1, "rank 3")
-    one = entry(8, "all 8 ranks")
-    step = (host, alone, one, Entry(name="aten::mm"))
-    time = round(collective_time(one, A100))
-    assert communication_time([step, step], A100) == (time, 0, pytest.approx(collective_spread(one, A100)))
+    collective = entry(8, "all 8 ranks")
+    step = (host, alone, collective, Entry(name="aten::mm"))
+    time = round(collective_time(collective, A100))
+    assert communication_time([step, step], A100) == (
+        time,
+        0,
+        pytest.approx(collective_spread(collective, A100)),
+    )
 
 
 def test_what_the_stream_waits_for_at_once_is_not_hidden() -> None:
-    one, work = entry(8, "all 8 ranks"), Entry(name="aten::mm")
+    collective, work = entry(8, "all 8 ranks"), Entry(name="aten::mm")
     waits = Entry(kind="await", number=-1)
     elsewhere, back = Entry(kind="stream", stream=1), Entry(kind="stream")
-    time = round(collective_time(one, A100))
-    assert communication_time([(one, waits, work)], A100).exposed == time
-    assert communication_time([(one, one, waits, work)], A100).exposed == pytest.approx(2 * time, abs=1)
-    assert communication_time([(one, work, waits, work)], A100).exposed == 0
-    assert communication_time([(elsewhere, one, waits, back, work)], A100).exposed == 0
+    time = round(collective_time(collective, A100))
+    assert communication_time([(collective, waits, work)], A100).exposed == time
+    assert communication_time([(collective, collective, waits, work)], A100).exposed == pytest.approx(
+        2 * time, abs=1
+    )
+    assert communication_time([(collective, work, waits, work)], A100).exposed == 0
+    assert communication_time([(elsewhere, collective, waits, back, work)], A100).exposed == 0
     first = Entry(kind="await", number=-2)
-    assert communication_time([(one, one, first, work, waits)], A100).exposed == time
-    assert communication_time([(one, waits, waits, work)], A100).exposed == time
+    assert communication_time([(collective, collective, first, work, waits)], A100).exposed == time
+    assert communication_time([(collective, waits, waits, work)], A100).exposed == time
     assert (
-        communication_time([(one, Entry(kind="await", number=-3), work)], A100).exposed == 0
+        communication_time([(collective, Entry(kind="await", number=-3), work)], A100).exposed == 0
     )  # of a step before

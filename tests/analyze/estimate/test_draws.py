@@ -87,7 +87,7 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
         monkeypatch.setattr(machine, name, round(late * getattr(machine, name)))
     duration = machine.copies.duration
     monkeypatch.setattr(machine.copies, "duration", lambda *words: device * duration(*words))
-    other = build(run_steps([[again(one) for one in step] for step in timed], A100, slow).timeline)
+    other = build(run_steps([[again(entry) for entry in step] for step in timed], A100, slow).timeline)
     assert model.replay(ReplayChange(pace=pace)).span == pytest.approx(other.replay().span, rel=0.005)
 
 
@@ -110,7 +110,7 @@ MACHINES = [(1.0, 1.0, 1.0), (2.0, 1.0, 1.0), (0.5, 1.5, 3.0), (1.0, 4.0, 0.2)]
 def many_groups(count: int = 12):
     """A model with a wait at each of so many sites, the rows of each, and changes."""
     times = Times(A100)
-    entries = [one for site in range(count) for one in (add(10.0 + site), read(site), *HOST)]
+    entries = [entry for site in range(count) for entry in (add(10.0 + site), read(site), *HOST)]
     ran = run_steps([[times.timed(entry) for entry in entries]] * 3, A100, USUAL)
     model = build(ran.timeline)
     rows = {site: [row for step in ran.waits for row in step[site]] for site in range(count)}
@@ -130,12 +130,12 @@ def test_machines_that_are_replayed_together_say_what_each_says_alone(monkeypatc
         for change in changes
     ]
     monkeypatch.setattr(replay_model, "MAX_MOMENTS_TOGETHER", together)
-    found = group_savings_under(model, rows, changes)
-    assert [profile.span for profile in found] == [model.replay(change).span for change in changes]
-    assert [estimate.limiter for estimate in found] == [
+    savings = group_savings_under(model, rows, changes)
+    assert [profile.span for profile in savings] == [model.replay(change).span for change in changes]
+    assert [estimate.limiter for estimate in savings] == [
         find_limiter(model.replay(change)) for change in changes
     ]
-    assert [price.alone for price in found] == alone
+    assert [price.alone for price in savings] == alone
 
 
 def replayed(model, rows, change):
@@ -234,15 +234,15 @@ def test_what_whole_models_have_proved():
 
 
 def test_why_an_interval_is_wider_is_told():
-    def told(entry: Entry) -> bool:
+    def is_warned(entry: Entry) -> bool:
         estimate = report(session(*8 * [[entry] * 40])).estimate
         return any(
             f"100% of the GPU's time may be off by {UNPROVEN_SPREAD:.0%} together" in assumption
             for assumption in estimate.assumptions
         )
 
-    assert told(replace_(add(1.0), dtype="bfloat16"))
-    assert not told(add(1.0))
+    assert is_warned(replace_(add(1.0), dtype="bfloat16"))
+    assert not is_warned(add(1.0))
 
 
 def test_more_draws_tell_the_same(monkeypatch):
@@ -283,18 +283,18 @@ def test_a_step_with_collectives_is_in_the_middle_of_its_interval(time, exposed,
         "gapless.analyze.estimate.estimate.communication_time",
         lambda *words: CommunicationTime(time, exposed, 0.3),
     )
-    made, seen = interval, {}
+    true_interval, drawn_by_likely = interval, {}
 
     def kept(likely, drawn):
-        bounds = made(likely, drawn)
-        seen[bounds.likely] = np.array(drawn)
+        bounds = true_interval(likely, drawn)
+        drawn_by_likely[bounds.likely] = np.array(drawn)
         return bounds
 
     monkeypatch.setattr("gapless.analyze.estimate.estimate.interval", kept)
     collective = Entry(kind="collective", name="all_reduce", group="ranks 0-7", ranks=8)
     step = estimated(*GPU, collective, device=0.2, monkeypatch=monkeypatch).estimate.step
     assert step.least < step.likely < step.most
-    assert (seen[step.likely] < step.likely).mean() == pytest.approx(0.5, abs=0.1)
+    assert (drawn_by_likely[step.likely] < step.likely).mean() == pytest.approx(0.5, abs=0.1)
 
 
 def test_all_that_may_limit_a_step_is_told_the_likeliest_first(monkeypatch):

@@ -25,7 +25,7 @@ STEPS = 8
 STEPS_PRICED = STEPS - 2  # two warm up
 
 
-def told(*step: Entry, steps: int = STEPS, by_line: bool = False, **more):
+def report_of(*step: Entry, steps: int = STEPS, by_line: bool = False, **more):
     """The report of a run whose steps are all alike."""
     return report(session(*[list(step)] * steps, **more), by_line=by_line)
 
@@ -38,7 +38,7 @@ DEEP = [add(0.5)] * 40
 
 
 def test_a_wait_among_deep_queues_costs_a_moment():
-    report = told(*DEEP, read(), *DEEP)
+    report = report_of(*DEEP, read(), *DEEP)
     assert report.estimate.refused == ""
     assert report.estimate.step.likely == pytest.approx(40 * MS, rel=0.05)
     assert 5_000 < price(report).last < 60_000
@@ -47,7 +47,7 @@ def test_a_wait_among_deep_queues_costs_a_moment():
 
 
 def test_a_wait_where_the_host_is_the_limit_costs_little():
-    report = told(*[add()] * 100, read(), *[add()] * 100)
+    report = report_of(*[add()] * 100, read(), *[add()] * 100)
     assert price(report).last < 40_000
     assert report.estimate.prices.limiter == "host"
     assert (report.estimate.limiter, report.estimate.sure) == ("host", 1.0)
@@ -55,63 +55,63 @@ def test_a_wait_where_the_host_is_the_limit_costs_little():
 
 def test_a_read_after_every_layer_costs_a_restart_of_the_device_each_time():
     layers = 20
-    one = told(*DEEP, read(), *DEEP)
-    each = told(*[entry for _ in range(layers) for entry in (*[add(0.5)] * 4, read())])
-    assert price(each).alone == pytest.approx(layers * price(one).last, rel=0.25)
+    single = report_of(*DEEP, read(), *DEEP)
+    each = report_of(*[entry for _ in range(layers) for entry in (*[add(0.5)] * 4, read())])
+    assert price(each).alone == pytest.approx(layers * price(single).last, rel=0.25)
     assert price(each).waits == STEPS_PRICED * layers
 
 
 def test_a_long_stretch_of_the_host_behind_a_wait_is_what_the_wait_costs():
     # The device works 10 ms, and the host, which could run ahead meanwhile, needs 3.2 ms to queue the rest.
-    found = told(add(10.0), read(), *[add()] * 200)
-    assert price(found).last == pytest.approx(200 * 16_000 - 200 * 2_700, rel=0.25)
+    priced_report = report_of(add(10.0), read(), *[add()] * 200)
+    assert price(priced_report).last == pytest.approx(200 * 16_000 - 200 * 2_700, rel=0.25)
 
 
 def test_waits_in_a_row_stand_in_for_each_other():
-    report = told(add(10.0), read(0), read(1), read(2), *[add()] * 200)
+    report = report_of(add(10.0), read(0), read(1), read(2), *[add()] * 200)
     assert [finding.line.line for finding in report.findings] == [1]
     assert price(report).last == price(report).alone > 0.9 * report.estimate.prices.all
-    lines = told(add(10.0), read(0), read(1), read(2), *[add()] * 200, by_line=True)
+    lines = report_of(add(10.0), read(0), read(1), read(2), *[add()] * 200, by_line=True)
     prices = [price(lines, line) for line in (1, 2, 3)]
-    assert all(one.alone < 0.05 * report.estimate.prices.all for one in prices)
-    assert all(one.last > 0.5 * report.estimate.prices.all for one in prices)
+    assert all(price.alone < 0.05 * report.estimate.prices.all for price in prices)
+    assert all(price.last > 0.5 * report.estimate.prices.all for price in prices)
 
 
 def test_a_pageable_copy_costs_and_a_pinned_one_without_a_wait_does_not():
-    pageable = told(send(0, 32 << 20), *DEEP)
+    pageable = report_of(send(0, 32 << 20), *DEEP)
     assert price(pageable).last > 0
-    pinned = told(prefetch(32 << 20), *DEEP)
+    pinned = report_of(prefetch(32 << 20), *DEEP)
     assert pinned.findings == ()
     assert pinned.estimate.prices.all == 0
 
 
 def test_an_explicit_synchronize_costs_what_a_read_costs():
-    explicit = told(*DEEP, synchronize(), *[add()] * 100)
-    value = told(*DEEP, read(), *[add()] * 100)
+    explicit = report_of(*DEEP, synchronize(), *[add()] * 100)
+    value = report_of(*DEEP, read(), *[add()] * 100)
     assert price(explicit).removal == "free"
     assert price(value).removal == "deferrable"
     assert price(explicit).last == pytest.approx(price(value).last, rel=0.1)
 
 
 def test_what_happens_every_other_step_costs_half_a_step():
-    always = told(add(10.0), read(), *[add()] * 200)
+    always = report_of(add(10.0), read(), *[add()] * 200)
     plain, waiting = [add(10.0), *[add()] * 200], [add(10.0), read(), *[add()] * 200]
     result = report(session(*[waiting, plain] * 5))
     assert price(result).last == pytest.approx(price(always).last / 2, rel=0.2)
 
 
 def test_findings_of_equal_frequency_are_ordered_by_price():
-    result = told(read(0), add(10.0), read(1), *[add()] * 200, by_line=True)
+    result = report_of(read(0), add(10.0), read(1), *[add()] * 200, by_line=True)
     assert [finding.line.line for finding in result.findings] == [2, 1]
     assert report(session(*[[read(0), add(10.0), read(1)]] * STEPS), priced=False).estimate is None
 
 
 def test_an_interval_spans_the_likely_value():
-    report = told(add(10.0), read(), *[add()] * 200)
-    one, of = price(report), report.estimate
-    assert one.estimated
-    assert one.least_last <= one.last <= one.most_last
-    assert one.least_alone <= one.alone <= one.most_alone
+    report = report_of(add(10.0), read(), *[add()] * 200)
+    saved_time, of = price(report), report.estimate
+    assert saved_time.estimated
+    assert saved_time.least_last <= saved_time.last <= saved_time.most_last
+    assert saved_time.least_alone <= saved_time.alone <= saved_time.most_alone
     assert of.step.least <= of.step.likely <= of.step.most
     assert of.saved.least <= of.saved.likely <= of.saved.most
     assert of.looked_at == STEPS_PRICED
@@ -206,7 +206,7 @@ items = st.one_of(
 @given(st.lists(items, max_size=25))
 @example([prefetch(), send(4, 65_537, "pageable")])  # larger than what every GPU takes along
 def test_laws_of_prices(step):
-    report = told(add(), *step, steps=5)
+    report = report_of(add(), *step, steps=5)
     of = report.estimate
     assert of.refused == ""
     assert 0 <= of.prices.all <= of.step.likely
@@ -223,7 +223,8 @@ def test_a_longer_step_never_takes_less(step, at):
     position = min(at, len(step))
     longer = [*step[:position], add(1.0), *step[position:]]
     assert (
-        told(add(), *longer, steps=5).estimate.step.likely >= told(add(), *step, steps=5).estimate.step.likely
+        report_of(add(), *longer, steps=5).estimate.step.likely
+        >= report_of(add(), *step, steps=5).estimate.step.likely
     )
 
 
@@ -255,12 +256,12 @@ def emptied(segments: int, times: int, calls: int = 1) -> MemoryRun:
 def test_emptying_the_cache_costs_what_the_driver_takes_to_give_and_take(segments, times, work):
     run, calls = emptied(segments, times), CallTimes()
     step = [*[add(work)] * 50, empty(), *[add(work)] * 50]
-    report = told(*step, emptied=(run,))
+    report = report_of(*step, emptied=(run,))
     whole = segments * (calls.free + calls.malloc * (times - 1) / times)
     assert emptying_cost([run]) == pytest.approx(whole)
     assert price(report).alone >= whole
     assert price(report).alone == pytest.approx(whole, abs=0.2 * MS + 0.05 * whole)
-    rest = told(*step[:50], *step[51:]).estimate.step.likely
+    rest = report_of(*step[:50], *step[51:]).estimate.step.likely
     assert report.estimate.step.likely - price(report).alone == pytest.approx(rest, rel=0.05)
 
 
@@ -273,7 +274,7 @@ def test_a_second_emptying_in_a_row_finds_nothing_and_has_no_price(segments, tim
 def test_a_cache_of_which_nothing_is_known_holds_one_segment():
     calls = CallTimes()
     assert emptying_cost([]) == calls.free + calls.malloc
-    assert price(told(*[add()] * 100, empty())).alone >= emptying_cost([])
+    assert price(report_of(*[add()] * 100, empty())).alone >= emptying_cost([])
 
 
 def test_training_whose_shapes_change_in_each_step_has_prices(monkeypatch):
@@ -306,7 +307,7 @@ def test_a_full_queue_is_no_work_of_the_cpu():
 
 def test_how_long_syncs_block_the_cpu_depends_on_the_queue():
     """Launches that find it full wait, too, and then the sync waits for less: by how deep it is at least."""
-    deep = told(*[add(0.1)] * 2000, read()).estimate
+    deep = report_of(*[add(0.1)] * 2000, read()).estimate
     assert deep.blocked.least < 0.4 * deep.blocked.likely < 0.4 * deep.blocked.most
-    few = told(*[add(0.1)] * 100, read()).estimate
+    few = report_of(*[add(0.1)] * 100, read()).estimate
     assert few.blocked.least > 0.4 * few.blocked.likely

@@ -77,5 +77,5 @@ def test_what_a_norm_computes_with_its_rows_is_in_its_kernel() -> None:
     scaled = Entry(name="aten::mul", inputs=(whole, rows), outputs=(whole,), compiled=True)
     assert names(mean, root, scaled) == [FUSED_NAME]
     # A single number is known only when all of it has been gone through: what follows is another kernel.
-    total, one = (msgspec.structs.replace(each, outputs=((1,),)) for each in (mean, root))
-    assert len(names(total, msgspec.structs.replace(one, inputs=((1,),)), scaled)) == 3
+    total, number = (msgspec.structs.replace(each, outputs=((1,),)) for each in (mean, root))
+    assert len(names(total, msgspec.structs.replace(number, inputs=((1,),)), scaled)) == 3

@@ -55,7 +55,7 @@ def test_products_in_16_bits(table: str, gpus: tuple[str, ...], most: float) -> 
         mine = list(islice(((dims, us) for name, dims, us in lines if name == gpu and us >= 100), 500))
         real = np.array([us for _, us in mine]) * 1e3
         requests = [work(product(dims)) for dims, _ in mine]
-        guess = np.array([device_time(one, card) for one in requests])
+        guess = np.array([device_time(request, card) for request in requests])
         assert np.median(np.abs(guess / real - 1)) <= most
-        wide = np.array([1.2816 * time_spread(one, card) for one in requests])
+        wide = np.array([1.2816 * time_spread(request, card) for request in requests])
         assert (np.abs(np.log(real / guess)) <= wide).mean() >= 0.65

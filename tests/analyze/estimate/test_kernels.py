@@ -40,10 +40,10 @@ def moving(name: str, shape: tuple[int, ...], dtype: str = "float32") -> Entry:
 
 def convolution(batch: int, taken: int, out: int, side: int, window: int, dtype: str = "float32") -> Entry:
     source, weight = (batch, taken, side, side), (out, taken, window, window)
-    made = (batch, out, side, side)
+    result = (batch, out, side, side)
     return Entry(
-        name="aten::convolution", dtype=dtype, inputs=(source, weight), outputs=(made,),
-        reads=SIZES[dtype] * (math.prod(source) + math.prod(weight)), writes=SIZES[dtype] * math.prod(made),
+        name="aten::convolution", dtype=dtype, inputs=(source, weight), outputs=(result,),
+        reads=SIZES[dtype] * (math.prod(source) + math.prod(weight)), writes=SIZES[dtype] * math.prod(result),
     )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def attention(heads: int, length: int, size: int, causal: bool = False, backward
 
 sides = st.integers(1, 6000)
 dtypes = st.sampled_from(sorted(SIZES))
-asked = st.one_of(
+requests = st.one_of(
     st.builds(product, st.integers(1, 64), sides, sides, sides, dtypes),
     st.builds(moving, st.sampled_from(["add", "native_layer_norm", "_softmax", "sum"]),
               st.tuples(sides, sides), dtypes),
@@ -70,7 +70,7 @@ asked = st.one_of(
 )  # fmt: skip
 
 
-@given(asked, st.sampled_from(SHEETS))
+@given(requests, st.sampled_from(SHEETS))
 @example(product(1, 8192, 8192, 8192), SHEETS[0])
 def test_nothing_is_faster_than_the_peak(entry: Entry, gpu: GpuRates) -> None:
     """But for convolutions in fp32, which need fewer flops than their definition says."""
@@ -82,7 +82,7 @@ def test_nothing_is_faster_than_the_peak(entry: Entry, gpu: GpuRates) -> None:
     assert 0 < time_spread(needed, gpu) < 1.5
 
 
-@given(asked, st.sampled_from(SHEETS), st.floats(1.0, 20.0))
+@given(requests, st.sampled_from(SHEETS), st.floats(1.0, 20.0))
 def test_a_faster_gpu_takes_no_longer(entry: Entry, gpu: GpuRates, factor: float) -> None:
     time = device_time(work(entry), gpu)
     wider = msgspec.structs.replace(gpu, bandwidth=gpu.bandwidth * factor)
@@ -102,20 +102,20 @@ def test_a_larger_product_takes_no_less(batch, rows, columns, inner, dtype, gpu,
 @given(st.integers(64, 4096), st.integers(64, 4096), st.integers(64, 4096), st.sampled_from(SHEETS))
 def test_a_row_more_changes_little(rows: int, columns: int, inner: int, gpu: GpuRates) -> None:
     """One more row may begin another row of tiles, of which there are others as wide, or smaller ones."""
-    one = device_time(work(product(1, rows, columns, inner)), gpu)
+    time = device_time(work(product(1, rows, columns, inner)), gpu)
     more = device_time(work(product(1, rows + 1, columns, inner)), gpu)
-    assert 0.98 * one <= more <= 1.7 * one
+    assert 0.98 * time <= more <= 1.7 * time
 
 
 @given(st.sampled_from(["add", "native_layer_norm", "_softmax"]), sides, sides, st.sampled_from(SHEETS))
 def test_more_rows_take_no_less(name: str, rows: int, columns: int, gpu: GpuRates) -> None:
-    one, two = (device_time(work(moving(name, (count, columns))), gpu) for count in (rows, 2 * rows))
-    assert one <= two <= 2 * one * 3.5  # what no longer fits into the cache is slower
+    fewer, two = (device_time(work(moving(name, (count, columns))), gpu) for count in (rows, 2 * rows))
+    assert fewer <= two <= 2 * fewer * 3.5  # what no longer fits into the cache is slower
 
 
 @pytest.mark.parametrize("gpu", ["Tesla V100-SXM2-32GB", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
 def test_a_large_product_reaches_what_the_gpu_sustains(gpu: str) -> None:
-    card = next(one for one in SHEETS if one.name == gpu)
+    card = next(sheet for sheet in SHEETS if sheet.name == gpu)
     large = work(product(1, 16384, 16384, 16384))
     share = large.flops / (card.fp32 * 1e3) / device_time(large, card)
     assert share == pytest.approx(cards.reach(card).fp32, rel=0.1)
@@ -125,7 +125,7 @@ def test_what_was_not_measured_is_less_sure() -> None:
     """An unknown GPU, a card that throttles, convolutions in 16 bits, attention's backward pass."""
     large = work(product(1, 8192, 8192, 8192))
     unknown = msgspec.structs.replace(A100, name="NVIDIA GB900")
-    modest = next(one for one in SHEETS if one.name == "NVIDIA L4")
+    modest = next(sheet for sheet in SHEETS if sheet.name == "NVIDIA L4")
     assert time_spread(large, A100) < time_spread(large, unknown) < time_spread(large, modest)
     fp32, half = (work(convolution(32, 256, 256, 28, 3, dtype)) for dtype in ("float32", "float16"))
     assert time_spread(fp32, A100) < time_spread(half, A100)
@@ -136,7 +136,7 @@ def test_what_was_not_measured_is_less_sure() -> None:
 
 
 def test_short_kernels_are_less_certain_where_nobody_measured_how_long_they_take_to_start() -> None:
-    other = next(one for one in SHEETS if one.name == "NVIDIA L40S")
+    other = next(sheet for sheet in SHEETS if sheet.name == "NVIDIA L40S")
     short, long = (
         work(moving("native_layer_norm", (64, 64))),
         work(moving("native_layer_norm", (65536, 4096))),
@@ -165,13 +165,13 @@ def test_half_of_causal_attention_is_left_out() -> None:
 def test_attention_does_whole_blocks_of_keys_and_heads_of_32() -> None:
     """As flash attention does: seven keys cost what 64 do, and a head of 16 what one of 32 does."""
 
-    def asked(keys: int, size: int) -> float:
+    def backward_time(keys: int, size: int) -> float:
         query, key = (64, 8, 4096, size), (64, 8, keys, size)
         name = "aten::_scaled_dot_product_flash_attention"
         return device_time(work(Entry(name=name, dtype="bfloat16", inputs=(query, key, key))), A100)
 
-    assert asked(7, 64) == asked(64, 64) < asked(65, 64)
-    assert asked(512, 16) == asked(512, 32) < asked(512, 33) == asked(512, 64)
+    assert backward_time(7, 64) == backward_time(64, 64) < backward_time(65, 64)
+    assert backward_time(512, 16) == backward_time(512, 32) < backward_time(512, 33) == backward_time(512, 64)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 7, 64, 128])

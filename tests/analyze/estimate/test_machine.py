@@ -29,8 +29,8 @@ def test_it_writes_a_sound_profile():
     (rows,) = done.waits
     assert sorted(rows) == [0, 1]
     table = find_waits(done.timeline)
-    found = {*table.host.tolist(), *table.sync.tolist()}
-    assert all(row in found for rows in done.waits for site in rows.values() for row in site[::2])
+    listed = {*table.host.tolist(), *table.sync.tolist()}
+    assert all(row in listed for rows in done.waits for site in rows.values() for row in site[::2])
 
 
 def test_a_queue_that_never_empties_takes_what_the_device_takes():
@@ -62,7 +62,7 @@ def test_another_stream_runs_beside_and_an_event_holds_it():
     work = timed(add(), 5 * MS)
     beside = ran([timed(side), work, timed(back), work])
     after = ran([timed(side), work, timed(record), timed(back), timed(held), work])
-    spans = [build(one.timeline).replay().span for one in (beside, after)]
+    spans = [build(run.timeline).replay().span for run in (beside, after)]
     assert spans[0] < 6 * MS
     assert 10 * MS <= spans[1] < 11 * MS
     assert abs(measure_fidelity(build(after.timeline)).span_error) < 0.001
@@ -79,8 +79,8 @@ entries = st.one_of(
 @settings(deadline=None, max_examples=30)
 @given(st.lists(entries, min_size=1, max_size=30))
 def test_the_unchanged_replay_is_exact(step):
-    made = [timed(*one) for one in step] + [timed(add())]
-    model = build(run_steps([made] * 4, A100, USUAL).timeline)
+    timed_entries = [timed(*words) for words in step] + [timed(add())]
+    model = build(run_steps([timed_entries] * 4, A100, USUAL).timeline)
     assert isinstance(model, ReplayModel)
     fidelity = measure_fidelity(model)
     few = 30_000 / model.recorded  # of short runs the replay has few occasions to fit its latencies to
@@ -99,8 +99,8 @@ SLOWER = st.integers(64, 192).map(lambda number: number / 64)
 def test_nothing_slower_makes_a_run_shorter(step, host, device):
     def span(slow, length):
         last = (add(), 10_000, 1)
-        made = [timed(e, round(d * length), k, 16_000 * slow) for e, d, k in [*step, last]]
-        machine = run_steps([made] * 3, A100, USUAL.scaled(slow)).timeline
+        timed_entries = [timed(e, round(d * length), k, 16_000 * slow) for e, d, k in [*step, last]]
+        machine = run_steps([timed_entries] * 3, A100, USUAL.scaled(slow)).timeline
         return machine.span[1]
 
     usual = span(1, 1)

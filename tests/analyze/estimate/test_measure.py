@@ -84,15 +84,15 @@ def test_a_step_takes_what_it_took(run, tmp_path, shapes):
 
 def test_operators_of_other_shapes_are_scaled(run, tmp_path):
     """Their time by the data sheet, as many times longer as the known shapes were."""
-    made = calibrated(session(*[[MM, OTHER]] * 6), profile(tmp_path / "trace.json"))
+    result = calibrated(session(*[[MM, OTHER]] * 6), profile(tmp_path / "trace.json"))
     plain = report(session(*[[OTHER]] * 6)).estimate.device
     factor = 0.9 * MS / report(session(*[[MM]] * 6)).estimate.device
-    assert report(made).estimate.device == pytest.approx(0.9 * MS + plain * factor, rel=0.02)
+    assert report(result).estimate.device == pytest.approx(0.9 * MS + plain * factor, rel=0.02)
 
 
 def test_operators_that_the_profile_does_not_have_keep_their_estimate(tmp_path):
-    made = calibrated(session(*[[MM, add(0.9)]] * 6), profile(tmp_path / "trace.json"))
-    estimate = report(made).estimate
+    result = calibrated(session(*[[MM, add(0.9)]] * 6), profile(tmp_path / "trace.json"))
+    estimate = report(result).estimate
     assert estimate.device == pytest.approx(1.8 * MS, rel=0.02)
     assert estimate.covered == pytest.approx(0.5, abs=0.02)
 
@@ -118,7 +118,8 @@ def test_how_far_off_the_estimate_was_is_told(run, tmp_path):
     assert of.uncalibrated == pytest.approx(plain.step.likely, rel=0.05)
     assert of.profiled == pytest.approx(9.05 * MS, rel=0.02)
     assert any(
-        f"was {of.uncalibrated / of.profiled:.2f} × the profile's step" in one for one in result.verdict.why
+        f"was {of.uncalibrated / of.profiled:.2f} × the profile's step" in reason
+        for reason in result.verdict.why
     )
     assert (plain.uncalibrated, plain.profiled) == (-1, -1)
 
@@ -146,8 +147,8 @@ def test_a_wait_is_priced_with_the_measured_times(run, tmp_path):
 
 
 def test_what_was_measured_is_saved(run, tmp_path):
-    made = calibrated(run, profile(tmp_path / "trace.json"))
-    assert decode(encode(made)) == made
+    result = calibrated(run, profile(tmp_path / "trace.json"))
+    assert decode(encode(result)) == result
 
 
 def test_no_such_file(run):
@@ -156,7 +157,7 @@ def test_no_such_file(run):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("name", "other"),
     [
         ("aten::cudnn_batch_norm", "aten::native_batch_norm"),
         (
@@ -166,9 +167,9 @@ def test_no_such_file(run):
         ("aten::cudnn_convolution_backward", "aten::convolution_backward"),
     ],
 )
-def test_operators_that_devices_name_differently_are_one(one, other):
-    assert canonical_name(one) == canonical_name(other)
-    assert canonical_name(one) != canonical_name(one + "_backward")
+def test_operators_that_devices_name_differently_are_one(name, other):
+    assert canonical_name(name) == canonical_name(other)
+    assert canonical_name(name) != canonical_name(name + "_backward")
 
 
 def test_a_real_profile_of_training():

@@ -91,22 +91,22 @@ def test_465_updates_take_an_l4_about_as_long_as_published():
 
 def test_joined_updates_hold_what_the_single_ones_held():
     step = (add(1.0), update(40, 40), *[adamw([n + 1]) for n in range(40)], add(2.0, optimizer=False))
-    made = join_updates(step, 0, USE)
-    assert [made[0], made[-1]] == [step[0], step[-1]]
-    kernels = [one for one in made if one.name == "aten::_fused_adamw_"]
+    joined = join_updates(step, 0, USE)
+    assert [joined[0], joined[-1]] == [step[0], step[-1]]
+    kernels = [entry for entry in joined if entry.name == "aten::_fused_adamw_"]
     assert len(kernels) == USE.settings
     assert sum(entry.reads for entry in kernels) == sum(entry.reads for entry in step if entry.optimizer)
     assert sum(kernel.tensors for kernel in kernels) == 200
-    assert [(entry.number, entry.tensors) for entry in made if entry.kind == "update"] == [(2, 40)]
+    assert [(entry.number, entry.tensors) for entry in joined if entry.kind == "update"] == [(2, 40)]
 
 
 def test_only_the_optimizer_that_is_meant_is_joined():
     other = (update(1, 1, site=1), adamw([7]))
     step = (update(2, 2), adamw([1]), adamw([2]), *other)
     use = msgspec.structs.replace(USE, groups=2, settings=1, parameters=2)
-    made = join_updates(step, 0, use)
-    assert made[-2:] == other
-    assert len(made) == 4
+    joined = join_updates(step, 0, use)
+    assert joined[-2:] == other
+    assert len(joined) == 4
     assert join_updates(step, 5, use) == step
 
 
@@ -117,13 +117,13 @@ def test_what_went_one_by_one_becomes_a_fused_kernel():
     use = OptimizerUse(
         name="AdamW", way="single", groups=1, settings=1, parameters=40, turned_off="foreach=False"
     )
-    made = join_updates((update(1, 40, "single"), *single), 0, use)
-    assert [one.name for one in made] == ["AdamW", "aten::_foreach_add_", "aten::_fused_adamw_"]
-    assert made[0].detail == "fused"
-    assert made[-1].reads == 4 * 40 * 40
+    joined = join_updates((update(1, 40, "single"), *single), 0, use)
+    assert [entry.name for entry in joined] == ["AdamW", "aten::_foreach_add_", "aten::_fused_adamw_"]
+    assert joined[0].detail == "fused"
+    assert joined[-1].reads == 4 * 40 * 40
     lists = msgspec.structs.replace(use, refuses_fused="RMSprop has no fused kernel")
-    made = join_updates((update(1, 40, "single"), *single), 0, lists)
-    assert [one.name for one in made[1:]] == [
+    joined = join_updates((update(1, 40, "single"), *single), 0, lists)
+    assert [entry.name for entry in joined[1:]] == [
         "aten::_foreach_mul_", "aten::_foreach_mul_", "aten::_foreach_lerp_", "aten::_foreach_addcmul_",
         "aten::_foreach_addcdiv_",
     ]  # fmt: skip
@@ -146,8 +146,8 @@ def checked(count: int, groups: int, settings: int, gpu: str = "l4", **arguments
     """The report of steps of AdamW alone."""
     with Emulator(gpu, programme=True) as emulator:
         parameters = [torch.nn.Parameter(torch.zeros(4096, device="cuda")) for _ in range(count)]
-        for one in parameters:
-            one.grad = torch.ones_like(one)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
         optimizer = torch.optim.AdamW(
             [{"params": parameters[n::groups], "lr": 0.1 * (n % settings + 1)} for n in range(groups)],
             **arguments,
@@ -199,12 +199,12 @@ def stepped(way: str, settings: int = 4, gpu: str = "l4", **arguments: object):
 )
 def test_the_estimate_of_joining_is_that_of_a_run_that_joined(way, arguments, better):
     report, then = stepped(way, **arguments), stepped("groups of settings", **better)
-    (finding,) = [one for one in report.findings if one.code == "GAP507"]
+    (finding,) = [finding for finding in report.findings if finding.code == "GAP507"]
     (use,) = report.estimate.optimizers
     assert (use.settings, use.parameters) == (4, len(SIZES))
     assert use.joined.step.likely == pytest.approx(then.estimate.step.likely, rel=0.15)
     assert finding.price.of - finding.price.last == pytest.approx(then.estimate.step.likely, rel=0.15)
-    assert [one for one in then.findings if one.code == "GAP507"] == []
+    assert [finding for finding in then.findings if finding.code == "GAP507"] == []
 
 
 def test_one_optimizer_for_each_parameter_is_found():
@@ -275,9 +275,9 @@ def test_nothing_is_said_where_it_saves_next_to_nothing():
 
 
 def test_an_update_takes_python_for_each_group_and_parameter():
-    one, groups, tensors = (USUAL.optimizer_time(update(*of)) for of in ((1, 1), (9, 1), (1, 9)))
-    assert one < tensors < groups
-    assert USUAL.paced(2.0).optimizer_time(update(1, 1)) == 2 * one
+    single, groups, tensors = (USUAL.optimizer_time(update(*of)) for of in ((1, 1), (9, 1), (1, 9)))
+    assert single < tensors < groups
+    assert USUAL.paced(2.0).optimizer_time(update(1, 1)) == 2 * single
 
 
 def test_an_operator_over_one_small_tensor_takes_little_more_than_its_start():
@@ -316,7 +316,7 @@ def test_optimizers_become_one_only_where_they_step_after_the_same_backward_pass
         nets = [torch.nn.ParameterList(torch.zeros(4096, device="cuda") for _ in range(4)) for _ in range(20)]
         optimizers = [torch.optim.Adam(net) for net in nets]
         for _ in range(6):
-            losses = [sum(one.sum() for one in net) for net in nets]
+            losses = [sum(parameter.sum() for parameter in net) for net in nets]
             if together:
                 torch.stack(losses).sum().backward()
             for loss, optimizer in zip(losses, optimizers, strict=True):

@@ -51,12 +51,12 @@ def test_no_way_that_is_left_out_is_faster(
     batch, rows, columns, inner = product
     alone = single and batch > 1 and form.fp32 and rows > MAX_SKINNY_ROWS
     tiles = products.BATCHED if alone else products.TILES
-    splits = [1] if alone else [one for one in SPLITS if one == 1 or inner >= 64 * one]
-    found = arithmetic_time(product, form, rates)
+    splits = [1] if alone else [split for split in SPLITS if split == 1 or inner >= 64 * split]
+    times = arithmetic_time(product, form, rates)
     ways = [
         way(product, form, rates, tile, split)
         for tile, split in every(tiles, splits)
         # More parts than eight for each multiprocessor are not made where half as many are that.
         if split == 1 or batch * -(-rows // tile[0]) * -(-columns // tile[1]) * split < 16 * processors
     ]
-    assert found == pytest.approx(min(ways), rel=1e-9)
+    assert times == pytest.approx(min(ways), rel=1e-9)

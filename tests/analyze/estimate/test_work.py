@@ -31,7 +31,7 @@ def entry(name: str, inputs=(), outputs=(), dtype: str = "float32", size: int = 
 
 
 @pytest.mark.parametrize(
-    ("asked", "flops"),
+    ("operation", "flops"),
     [
         (entry("mm", [(4, 5), (5, 6)], [(4, 6)]), 2 * 4 * 5 * 6),
         (entry("addmm", [(6,), (4, 5), (5, 6)], [(4, 6)]), 2 * 4 * 5 * 6),
@@ -52,22 +52,22 @@ def entry(name: str, inputs=(), outputs=(), dtype: str = "float32", size: int = 
         (entry("add", [(4, 5), (4, 5)], [(4, 5)]), 0),
     ],
 )
-def test_flops(asked, flops):
-    assert work(asked).flops == pytest.approx(flops)
+def test_flops(operation, flops):
+    assert work(operation).flops == pytest.approx(flops)
 
 
 def test_backward_of_a_convolution_does_what_it_gives():
     shapes = [(2, 16, 7, 7), (2, 8, 7, 7), (16, 8, 1, 1)]
     both = work(entry("convolution_backward", shapes, [shapes[1], shapes[2]]))
-    one = work(entry("convolution_backward", shapes, [shapes[2]]))
+    backward = work(entry("convolution_backward", shapes, [shapes[2]]))
     forward = work(entry("convolution", [shapes[1], shapes[2]], [shapes[0]]))
-    assert both.flops == 2 * one.flops == 2 * forward.flops
+    assert both.flops == 2 * backward.flops == 2 * forward.flops
 
 
 def test_attention_is_two_products():
     q = (2, 4, 64, 32)
-    asked = entry("_scaled_dot_product_flash_attention_for_cpu", [q, q, q], [q])
-    assert work(asked).flops == 2 * (2 * 2 * 4 * 64 * 64 * 32)
+    operation = entry("_scaled_dot_product_flash_attention_for_cpu", [q, q, q], [q])
+    assert work(operation).flops == 2 * (2 * 2 * 4 * 64 * 64 * 32)
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,21 @@ def test_families(name, family):
 
 def test_products_of_a_convolution_do_its_flops():
     """Groups are products of their own; a strided one is as much work backward as forward."""
-    for source, weight, made in [
+    for source, weight, result in [
         ((2, 8, 9, 9), (16, 8, 3, 3), (2, 16, 9, 9)),
         ((2, 8, 9, 9), (16, 2, 3, 3), (2, 16, 9, 9)),
         ((2, 8, 8, 8), (16, 8, 2, 2), (2, 16, 4, 4)),
     ]:
-        forward = work(entry("convolution", [source, weight], [made]))
-        both = work(entry("convolution_backward", [made, source, weight], [source, weight]))
-        for request in (forward, both):
-            assert sum(2 * b * m * n * k for b, m, n, k in request.products) == request.flops
+        forward = work(entry("convolution", [source, weight], [result]))
+        both = work(entry("convolution_backward", [result, source, weight], [source, weight]))
+        for operation in (forward, both):
+            assert sum(2 * b * m * n * k for b, m, n, k in operation.products) == operation.flops
         assert both.flops == 2 * forward.flops
 
 
 def test_an_embedding_reads_the_rows_it_gives_and_not_the_table():
-    asked = entry("embedding", [(50_000, 512), (8, 16)], [(8, 16, 512)])
-    assert work(asked).bytes_moved < 4 * 50_000 * 512 / 10
+    operation = entry("embedding", [(50_000, 512), (8, 16)], [(8, 16, 512)])
+    assert work(operation).bytes_moved < 4 * 50_000 * 512 / 10
 
 
 def test_lists_of_tensors_are_few_launches():
@@ -122,9 +122,9 @@ def test_tensor_cores_are_used_where_the_gpu_has_them():
 
 
 def test_a_large_product_takes_what_the_data_sheet_says_it_can():
-    asked = entry("mm", [(8192, 8192)] * 2, [(8192, 8192)])
+    operation = entry("mm", [(8192, 8192)] * 2, [(8192, 8192)])
     least = 2 * 8192**3 / (A100.fp32 * 1e3)
-    assert least <= device_time(work(asked), A100) <= 1.5 * least
+    assert least <= device_time(work(operation), A100) <= 1.5 * least
 
 
 names = st.sampled_from(["add", "mm", "convolution", "sum", "_foreach_mul_", "index", "nonzero", "x_y_z"])
@@ -133,15 +133,15 @@ shapes = st.lists(st.lists(st.integers(0, 64), max_size=4).map(tuple), max_size=
 
 @given(names, shapes, shapes, st.sampled_from(["float32", "float16", "int64", ""]), st.integers(2, 50))
 def test_laws_of_device_times(name, inputs, outputs, dtype, factor):
-    request = work(entry(name, inputs, outputs, dtype))
-    time = device_time(request, A100)
+    operation = work(entry(name, inputs, outputs, dtype))
+    time = device_time(operation, A100)
     assert time >= 1_000
-    assert request.kernels >= 1
+    assert operation.kernels >= 1
     faster = msgspec.structs.replace(A100, bandwidth=A100.bandwidth * factor, fp32=A100.fp32 * factor,
                                      fp16=A100.fp16 * factor)  # fmt: skip
-    assert device_time(request, faster) <= time
+    assert device_time(operation, faster) <= time
     # Those read what they give, however much there is.
-    if request.family not in ("gather", "scatter"):
+    if operation.family not in ("gather", "scatter"):
         smaller = entry(name, inputs, outputs, dtype)
         larger = msgspec.structs.replace(smaller, reads=smaller.reads * factor)
         assert device_time(work(larger), A100) >= time
@@ -159,7 +159,7 @@ IMAGES = (4, 16, 16, 10)
 
 
 @pytest.mark.parametrize(
-    ("asked", "moved", "picked"),
+    ("operation", "moved", "picked"),
     [
         # A mask over pixels lets 800 of 1,024 through: two passes over it, three numbers for each of them
         # written and read; then 10 channels each, read and written.
@@ -174,23 +174,23 @@ IMAGES = (4, 16, 16, 10)
         (entry("index_put_", [(5, 60, 7), (9,), (5, 9, 7)], [(5, 60, 7)]), 8 * 9 + 8 * 5 * 9 * 7, 5 * 9 * 7),
     ],
 )
-def test_what_indexing_moves(asked, moved, picked):
-    request = work(asked)
-    assert (request.bytes_moved, request.lookups) == (moved, picked)
+def test_what_indexing_moves(operation, moved, picked):
+    moving = work(operation)
+    assert (moving.bytes_moved, moving.lookups) == (moved, picked)
 
 
 @pytest.mark.parametrize("name", ["nll_loss_forward", "nll_loss_backward"])
 def test_of_each_row_of_scores_a_loss_over_classes_reads_one(name):
-    made = [(1000, 50000)] if "backward" in name else [(), ()]
-    asked = entry(name, [(1000, 50000), (1000,)], made)
-    assert work(asked).bytes_moved - asked.writes == 1000 * (32 + 8)
+    results = [(1000, 50000)] if "backward" in name else [(), ()]
+    operation = entry(name, [(1000, 50000), (1000,)], results)
+    assert work(operation).bytes_moved - operation.writes == 1000 * (32 + 8)
 
 
 def test_adding_up_by_index_sorts_the_places():
     """By hand: 10 bits of a place are two passes; a mask costs the same forward and backward."""
-    asked = entry("index_put", [IMAGES, IMAGES[:3], (800, 10)], [IMAGES], backward=True)
+    operation = entry("index_put", [IMAGES, IMAGES[:3], (800, 10)], [IMAGES], backward=True)
     forward = work(entry("index", [IMAGES, IMAGES[:3]], [(800, 10)])).bytes_moved
-    assert work(asked).bytes_moved == forward + 800 * (3 * 56 + 2 * 32 + 16 + 40)
+    assert work(operation).bytes_moved == forward + 800 * (3 * 56 + 2 * 32 + 16 + 40)
 
 
 def test_a_mask_over_every_channel_costs_more_than_one_over_pixels():
@@ -233,11 +233,11 @@ def test_how_tensors_lie_tells_how_long_a_copy_takes():
 def test_a_norm_copies_what_does_not_lie_in_rows(order, kernels):
     shape = (4096, 4096)
     plain = entry("native_layer_norm", [shape, shape[1:], shape[1:]], [shape])
-    request = work(msgspec.structs.replace(plain, order=order))
-    assert request.kernels == kernels
-    assert (request.first_bytes > 0) is (kernels == 2)
+    operation = work(msgspec.structs.replace(plain, order=order))
+    assert operation.kernels == kernels
+    assert (operation.first_bytes > 0) is (kernels == 2)
     copy = device_time(work(entry("clone", [shape], [shape])), A100)
-    longer = device_time(request, A100) - device_time(work(plain), A100)
+    longer = device_time(operation, A100) - device_time(work(plain), A100)
     assert longer >= 0.8 * copy if kernels == 2 else longer == 0
 
 
@@ -274,7 +274,7 @@ MIXED = msgspec.structs.replace(entry("add", [SIDE, SIDE], [SIDE]), reads=6 * 40
 
 
 @pytest.mark.parametrize(
-    ("asked", "apart"),
+    ("operation", "apart"),
     [
         (MIXED, True),  # float32 and bfloat16
         (msgspec.structs.replace(MIXED, compiled=True), False),  # a kernel for these types
@@ -286,14 +286,16 @@ MIXED = msgspec.structs.replace(entry("add", [SIDE, SIDE], [SIDE]), reads=6 * 40
         (entry("mul", [SIDE, ()], [SIDE], "bfloat16", 2), False),
     ],
 )  # fmt: skip
-def test_types_that_are_mixed_are_looked_up_for_each_element(asked, apart):
-    number = msgspec.structs.replace(asked, inputs=(*asked.inputs, ()), reads=asked.reads + 8)
-    for one in (asked, number) if len(asked.inputs) > 1 else (asked,):  # a number is no tensor
-        assert work(one).strided_elements == (4096 * 4096 if apart else 0)
+def test_types_that_are_mixed_are_looked_up_for_each_element(operation, apart):
+    number = msgspec.structs.replace(operation, inputs=(*operation.inputs, ()), reads=operation.reads + 8)
+    for operand in (
+        (operation, number) if len(operation.inputs) > 1 else (operation,)
+    ):  # a number is no tensor
+        assert work(operand).strided_elements == (4096 * 4096 if apart else 0)
 
 
 @pytest.mark.parametrize(
-    ("given", "made", "apart"),
+    ("source", "written_bytes", "apart"),
     [
         ("float32", 2, False),
         ("bfloat16", 4, True),
@@ -302,10 +304,12 @@ def test_types_that_are_mixed_are_looked_up_for_each_element(asked, apart):
         ("float32", 4, False),
     ],
 )
-def test_only_float32_has_copies_of_its_own_to_16_bits(given, made, apart):
-    each = {"float32": 4, "bfloat16": 2, "int64": 8, "bool": 1}[given]
-    asked = msgspec.structs.replace(entry("_to_copy", [SIDE], [SIDE], given, each), writes=made * 4096**2)
-    assert work(asked).strided_elements == (4096 * 4096 if apart else 0)
+def test_only_float32_has_copies_of_its_own_to_16_bits(source, written_bytes, apart):
+    each = {"float32": 4, "bfloat16": 2, "int64": 8, "bool": 1}[source]
+    operation = msgspec.structs.replace(
+        entry("_to_copy", [SIDE], [SIDE], source, each), writes=written_bytes * 4096**2
+    )
+    assert work(operation).strided_elements == (4096 * 4096 if apart else 0)
 
 
 def test_products_whose_rows_are_no_whole_vectors_take_twice_as_long():
@@ -335,9 +339,9 @@ def test_channels_that_come_last_need_not_be_written_again_for_tensor_cores():
 
 def test_a_gpu_without_tf32_has_its_peak_in_fp32():
     """torch lets convolutions run as TF32 wherever they can: a V100 cannot."""
-    asked = entry("mm", [(64, 64)] * 2, [(64, 64)], tf32=True)
+    operation = entry("mm", [(64, 64)] * 2, [(64, 64)], tf32=True)
     for gpu, unit, top in (("v100", "fp32", 15.7), ("a100", "tf32", 156)):
-        done = measure_throughput([(asked,)], [], Times(gpu_limits(find(gpu))))
+        done = measure_throughput([(operation,)], [], Times(gpu_limits(find(gpu))))
         assert (done.unit, done.peak) == (unit, top)
 
 
@@ -365,13 +369,13 @@ class TestTokensInARow:
 
     def test_users_and_time_steps_are_samples(self):
         classes = entry("embedding", [(10, 10), (300,)], [(300, 10)])
-        for asked, other in (
+        for operation, other in (
             (self.LOOKED, entry("mm", [(300, 64), (64, 1)], [(300, 1)])),
             (self.LOOKED, entry("relu", [(300, 64)], [(300, 64)])),
             (self.LOOKED, entry("mm", [(8, 64), (64, 5000)], [(8, 5000)])),
             (classes, entry("mm", [(300, 10), (10, 10)], [(300, 10)])),
         ):
-            done = self.done(asked, self.LOOK, other)
+            done = self.done(operation, self.LOOK, other)
             assert done.tokens is None
             assert done.samples is not None
             assert done.samples.number == 300
@@ -416,10 +420,10 @@ def test_few_channels_fill_what_tensor_cores_take_at_once():
     """Three channels of 16 bits take what 32 do; in fp32 they take less."""
 
     def time(channels, dtype, size):
-        asked = entry(
+        operation = entry(
             "convolution", [(64, channels, 64, 64), (512, channels, 9, 9)], [(64, 512, 56, 56)], dtype, size
         )
-        return device_time(work(asked), A100)
+        return device_time(work(operation), A100)
 
     assert time(3, "bfloat16", 2) == pytest.approx(time(8, "bfloat16", 2), rel=0.05)
     assert time(8, "bfloat16", 2) == pytest.approx(time(32, "bfloat16", 2), rel=0.05)
@@ -440,9 +444,9 @@ def test_first_layers_of_images_have_kernels_of_their_own():
 
 
 def test_both_gradients_of_a_convolution_read_what_comes_back():
-    shapes, one = [(8, 64, 28, 28), (8, 32, 28, 28), (64, 32, 3, 3)], (8, 32, 28, 28)
-    both = work(entry("convolution_backward", shapes, [one, (64, 32, 3, 3)]))
-    assert both.bytes_moved == 4 * (2 * math.prod(shapes[0]) + 2 * math.prod(one) + 2 * 64 * 32 * 9)
+    shapes, weight_shape = [(8, 64, 28, 28), (8, 32, 28, 28), (64, 32, 3, 3)], (8, 32, 28, 28)
+    both = work(entry("convolution_backward", shapes, [weight_shape, (64, 32, 3, 3)]))
+    assert both.bytes_moved == 4 * (2 * math.prod(shapes[0]) + 2 * math.prod(weight_shape) + 2 * 64 * 32 * 9)
 
 
 @pytest.mark.parametrize(
@@ -459,17 +463,17 @@ def test_both_gradients_of_a_convolution_read_what_comes_back():
 def test_what_is_added_to_a_product_is_copied_unless_it_is_a_bias(name, shape, copied):
     """By hand: copied to the result, which the product reads and writes again."""
     factors = [(256, 64), (64, 128)]
-    request = work(entry(name, [shape, *factors], [(256, 128)]))
-    count, made = math.prod(shape), 256 * 128
-    assert request.first_bytes == (4 * (count + made) if copied else 0)
-    assert request.first_strided == (made if copied and count != made else 0)
-    assert request.bytes_moved == 4 * (count + 256 * 64 + 64 * 128 + (3 if copied else 1) * made)
-    assert request.kernels == 1 + copied
+    operation = work(entry(name, [shape, *factors], [(256, 128)]))
+    count, product = math.prod(shape), 256 * 128
+    assert operation.first_bytes == (4 * (count + product) if copied else 0)
+    assert operation.first_strided == (product if copied and count != product else 0)
+    assert operation.bytes_moved == 4 * (count + 256 * 64 + 64 * 128 + (3 if copied else 1) * product)
+    assert operation.kernels == 1 + copied
 
 
 def test_a_layer_of_one_output_copies_its_bias():
-    request = work(entry("addmm", [(1,), (256, 64), (64, 1)], [(256, 1)]))
-    assert (request.kernels, request.first_bytes) == (2, 4 * (1 + 256))
+    operation = work(entry("addmm", [(1,), (256, 64), (64, 1)], [(256, 1)]))
+    assert (operation.kernels, operation.first_bytes) == (2, 4 * (1 + 256))
 
 
 def test_layer_norms_of_rows_that_are_no_whole_vectors_take_two_kernels():
@@ -512,15 +516,15 @@ def test_whole_numbers_are_widened_before_they_are_summed_up():
 
 
 def test_pixels_are_made_one_by_one():
-    asked = entry("upsample_bilinear2d", [(64, 4, 256, 256)], [(64, 4, 1024, 1024)], "bfloat16", 2)
-    assert work(asked).strided_elements == 64 * 4 * 1024 * 1024
-    assert device_time(work(asked), A100) > asked.writes / A100.bandwidth * 2
+    operation = entry("upsample_bilinear2d", [(64, 4, 256, 256)], [(64, 4, 1024, 1024)], "bfloat16", 2)
+    assert work(operation).strided_elements == 64 * 4 * 1024 * 1024
+    assert device_time(work(operation), A100) > operation.writes / A100.bandwidth * 2
 
 
 def nll(name: str, rows: int, summed: bool = True, block: int = 0) -> Entry:
-    logits, labels, one = (rows, 10), (rows,), () if summed else (rows,)
-    inputs, made = ([logits, labels], one) if "forward" in name else ([one, logits, labels, ()], logits)
-    return msgspec.structs.replace(entry(name, inputs, [made]), block=block)
+    logits, labels, loss = (rows, 10), (rows,), () if summed else (rows,)
+    inputs, gradient = ([logits, labels], loss) if "forward" in name else ([loss, logits, labels, ()], logits)
+    return msgspec.structs.replace(entry(name, inputs, [gradient]), block=block)
 
 
 @pytest.mark.parametrize(("name", "reads"), [("nll_loss_forward", 2), ("nll_loss_backward", 1)])
@@ -542,16 +546,16 @@ def test_one_block_goes_through_all_rows_of_a_loss(name: str, reads: int):
 def test_a_distance_of_two_rows_takes_a_block_of_threads():
     """Published with LibreYOLO: four matrices of costs take an RTX 5070 Ti 16 ms."""
     queries, boxes = 31_200, 58
-    made = Entry(
+    distances = Entry(
         name="aten::_cdist_forward", dtype="float32", inputs=((queries, 4), (boxes, 4)),
         outputs=((queries, boxes),), elements=queries * boxes, reads=16 * (queries + boxes),
         writes=4 * queries * boxes,
     )  # fmt: skip
     card = gpu_limits(find("rtx5070ti"))
-    assert work(made).family == DISTANCE
-    assert 4 * device_time(work(made), card) == pytest.approx(16e6, rel=0.1)
-    wide = msgspec.structs.replace(made, inputs=((queries, 64), (boxes, 64)))
-    assert device_time(work(wide), card) == device_time(work(made), card)
+    assert work(distances).family == DISTANCE
+    assert 4 * device_time(work(distances), card) == pytest.approx(16e6, rel=0.1)
+    wide = msgspec.structs.replace(distances, inputs=((queries, 64), (boxes, 64)))
+    assert device_time(work(wide), card) == device_time(work(distances), card)
     back = Entry(
         name="aten::_cdist_backward", dtype="float32", outputs=((queries, 4),), elements=queries * boxes,
         inputs=((queries, boxes), (queries, 4), (boxes, 4), (queries, boxes)), reads=8 * queries * boxes,

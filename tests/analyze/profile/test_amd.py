@@ -43,7 +43,7 @@ def twin(document: Json) -> Json:
     copies = {event["args"]["correlation"]: event for event in events if _is_copy(event)}
     gone = set()
     threads: dict[Any, list[Json]] = {}
-    for call in sorted(calls, key=lambda one: one["ts"]):
+    for call in sorted(calls, key=lambda event: event["ts"]):
         threads.setdefault((call["pid"], call["tid"]), []).append(call)
     for mine in threads.values():
         for call, following in zip(mine, [*mine[1:], None], strict=True):
@@ -57,10 +57,10 @@ def twin(document: Json) -> Json:
     for call in calls:
         call["name"] = call["name"].replace("cudaLaunchKernelExC", "hipExtModuleLaunchKernel")
         call["name"] = call["name"].replace("cuda", "hip")
-    for one in copies.values():
-        if "Pinned" in one["name"]:
-            one["name"] = "Memcpy DtoD (Device -> Device)"
-        one["name"] = one["name"].replace("Pageable", "Host")
+    for event in copies.values():
+        if "Pinned" in event["name"]:
+            event["name"] = "Memcpy DtoD (Device -> Device)"
+        event["name"] = event["name"].replace("Pageable", "Host")
     document["traceEvents"] = [event for event in events if id(event) not in gone]
     return document
 
@@ -73,15 +73,15 @@ def _is_copy(event: Json) -> bool:
 def sites(timeline: Timeline) -> list[Site]:
     """The sites of all waits that count, in order."""
     waits, places = find_waits(timeline), PlaceIndex(timeline)
-    found = []
+    calls = []
     for row, at, counts in zip(waits.rows, waits.copy, waits.counts, strict=True):
         if counts:
             name = timeline.names[timeline.work.name[at]] if at >= 0 else ""
-            found.append(site_of_wait(places.place(int(row)), name))
-    return found
+            calls.append(site_of_wait(places.place(int(row)), name))
+    return calls
 
 
-def told(timeline: Timeline) -> list[tuple[str, str, str, object]]:
+def wait_rows(timeline: Timeline) -> list[tuple[str, str, str, object]]:
     return [(site.mechanism, site.operator, site.call, site.line) for site in sites(timeline)]
 
 
@@ -93,8 +93,8 @@ def test_the_twin_of_a_real_profile_lists_the_same_reads(name, tmp_path):
     document = json.loads(gzip.decompress(path.read_bytes()))
     other = tmp_path / "twin.json"
     other.write_text(json.dumps(twin(document)))
-    here, there = told(read(str(path))), told(read(str(other)))
-    assert here == there
+    here, amd_rows = wait_rows(read(str(path))), wait_rows(read(str(other)))
+    assert here == amd_rows
     assert any(mechanism in ("read", "size", "d2h", "h2d") for mechanism, *_ in here)
 
 
@@ -108,22 +108,22 @@ READS = {
 }
 
 
-CASES = [(what, memory) for what in sorted(READS) for memory in ("Pageable", "Pinned")]
+CASES = [(read, memory) for read in sorted(READS) for memory in ("Pageable", "Pinned")]
 CASES.remove(("cpu", "Pinned"))  # a blocking copy into new memory has none that is pinned
 
 
-@pytest.mark.parametrize(("what", "memory"), CASES)
-def test_the_twin_of_a_read(what, memory):
+@pytest.mark.parametrize(("read", "memory"), CASES)
+def test_the_twin_of_a_read(read, memory):
     trace = Trace()
     trace.launch("work", 0, 4, kernel=(5, 100))
-    for depth, name in enumerate(READS[what]):
+    for depth, name in enumerate(READS[read]):
         trace.operator(name, 10 + depth, 400 - 2 * depth)
     trace.copy(f"DtoH (Device -> {memory})", 30, 80, copy=(106, 2), bytes=8)
     trace.wait(111, 5)
     trace.launch("more", 900, 4, kernel=(905, 10))
     other = Trace(vendor="amd")
     other.events = twin({"traceEvents": trace.events})["traceEvents"]
-    assert told(other.timeline()) == told(trace.timeline())
+    assert wait_rows(other.timeline()) == wait_rows(trace.timeline())
     assert len(sites(other.timeline())) == 1
 
 
@@ -184,9 +184,9 @@ def test_every_call_of_hip_is_known_for_what_it_does():
     for number, name in enumerate(names):
         trace.call(name, 200 + number, 0.5)
     timeline = trace.timeline()
-    known = classify_call_names(timeline)
+    is_classified = classify_call_names(timeline)
     for kind, members in HIP.items():
-        flags = getattr(known, kind)
-        found = {name for number, name in enumerate(timeline.names) if flags[number] and name in names}
+        flags = getattr(is_classified, kind)
+        classified = {name for number, name in enumerate(timeline.names) if flags[number] and name in names}
         also = set(HIP["asynchronous_copy"]) if kind == "copy" else set()
-        assert found == set(members) | also, kind
+        assert classified == set(members) | also, kind

@@ -26,7 +26,7 @@ def recorded(name: str, group: str, elements: int) -> dict[str, object]:
     return {"Collective name": name, "Process Group Name": group, "In msg nelems": elements}
 
 
-def found(trace: Trace, device: int = 0) -> dict[tuple[str, str], Collectives]:
+def collectives_of(trace: Trace, device: int = 0) -> dict[tuple[str, str], Collectives]:
     return {
         (collective.name, collective.group): collective
         for collective in find_collectives(trace.timeline(), device)
@@ -80,9 +80,9 @@ class TestCollectives:
         trace.kernel(ALL_REDUCE, 10, 30, stream=20, **recorded("allreduce", "1", 300))
         trace.kernel(ALL_REDUCE, 5, 20, stream=24, **recorded("allreduce", "2", 7))
         trace.kernel("gemm", 0, 100)
-        one = found(trace)
-        assert set(one) == {("all_reduce", "1"), ("all_reduce", "2")}
-        first = one["all_reduce", "1"]
+        collectives = collectives_of(trace)
+        assert set(collectives) == {("all_reduce", "1"), ("all_reduce", "2")}
+        first = collectives["all_reduce", "1"]
         assert first.length == (30_000, 10_000)
         assert first.elements == (300, 400)
         assert first.start[1] - first.start[0] == 40_000
@@ -92,7 +92,7 @@ class TestCollectives:
         trace.kernel(ALL_REDUCE, 0, 5, device=0)
         trace.kernel(ALL_REDUCE, 0, 5, device=1)
         trace.kernel(ALL_REDUCE, 9, 5, device=1)
-        assert len(found(trace, 1)["all_reduce", ""].start) == 2
+        assert len(collectives_of(trace, 1)["all_reduce", ""].start) == 2
 
     def test_none(self) -> None:
         trace = Trace()
@@ -110,20 +110,20 @@ class TestCollectives:
         trace.operator("record_param_comms", 1, 50)
         trace.operator(f"nccl:{around}", 2, 40)
         trace.launch(kernel, 10, kernel=(120, 30), stream=20)
-        assert set(found(trace)) == {(around, "")}
+        assert set(collectives_of(trace)) == {(around, "")}
 
     def test_a_barrier_is_an_all_reduce_under_its_own_operator(self) -> None:
         trace = Trace()
         trace.operator("c10d::barrier", 0, 100)
         trace.operator("nccl:all_reduce", 2, 40)
         trace.launch(ALL_REDUCE, 10, kernel=(120, 30), stream=20)
-        assert set(found(trace)) == {("barrier", "")}
+        assert set(collectives_of(trace)) == {("barrier", "")}
 
     def test_a_range_of_the_user_tells_nothing(self) -> None:
         trace = Trace()
         trace.annotation("my all_gather experiment", 0, 100)
         trace.launch(SEND_RECV, 10, kernel=(120, 30), stream=20)
-        assert set(found(trace)) == {("send_recv", "")}
+        assert set(collectives_of(trace)) == {("send_recv", "")}
 
     def test_kernels_launched_before_the_recording_are_as_the_others_on_their_stream(self) -> None:
         trace = Trace()
@@ -131,9 +131,9 @@ class TestCollectives:
         trace.operator("nccl:all_gather", 10, 20)
         number = trace.call("cudaLaunchKernel", 12, 5)
         trace.kernel(GENERIC, 30, 5, correlation=number, stream=20, **recorded("allgather", "3", 64))
-        one = found(trace)
-        assert set(one) == {("all_gather", "3")}
-        assert one["all_gather", "3"].elements == (-1, 64)
+        collectives = collectives_of(trace)
+        assert set(collectives) == {("all_gather", "3")}
+        assert collectives["all_gather", "3"].elements == (-1, 64)
 
     def test_unless_those_differ(self) -> None:
         trace = Trace()
@@ -141,14 +141,14 @@ class TestCollectives:
         for at, name in ((10, "nccl:all_gather"), (40, "nccl:broadcast")):
             trace.operator(name, at, 20)
             trace.launch(GENERIC, at + 2, kernel=(at + 22, 5), stream=20)
-        assert {name for name, _ in found(trace)} == {UNNAMED_COLLECTIVE, "all_gather", "broadcast"}
+        assert {name for name, _ in collectives_of(trace)} == {UNNAMED_COLLECTIVE, "all_gather", "broadcast"}
 
     def test_streams_stand_for_groups_where_none_were_recorded(self) -> None:
         trace = Trace()
         trace.kernel(ALL_REDUCE, 0, 5, stream=20)
         trace.kernel(ALL_REDUCE, 10, 5, stream=24)
         trace.kernel("ncclDevKernel_AllGather_RING_LL()", 20, 5, stream=24)
-        assert set(found(trace)) == {
+        assert set(collectives_of(trace)) == {
             ("all_reduce", "stream 20"),
             ("all_reduce", "stream 24"),
             ("all_gather", ""),
@@ -158,7 +158,7 @@ class TestCollectives:
         trace = Trace()
         for number in range(MAX_KERNELS_KEPT + 5):
             trace.kernel(ALL_REDUCE, 10 * number, number % 7 + 1)
-        collectives = found(trace)["all_reduce", ""]
+        collectives = collectives_of(trace)["all_reduce", ""]
         assert (
             len(collectives.start) == len(collectives.length) == len(collectives.elements) == MAX_KERNELS_KEPT
         )

@@ -64,21 +64,21 @@ class Bench:
 
 def bench(gpu, steps, sizes, rates, pinned, back=(), kernels=()):
     """The profile of such a loop, and its time from the first call to the last end."""
-    made = Bench(Trace(gpu=gpu), pinned, rates)
+    bench_script = Bench(Trace(gpu=gpu), pinned, rates)
     for number in range(steps):
-        begin = made.now
+        begin = bench_script.now
         for size in sizes:
-            made.copy(True, size)
+            bench_script.copy(True, size)
         for length in kernels:
-            made.kernel(length)
+            bench_script.kernel(length)
         for size in back:
-            made.copy(False, size)
-        made.trace.step(number + 1, begin, made.now - begin)
-    made.trace.wait(made.now + 2, max(made.free - made.now, 3), stream=False)
-    return made.trace
+            bench_script.copy(False, size)
+        bench_script.trace.step(number + 1, begin, bench_script.now - begin)
+    bench_script.trace.wait(bench_script.now + 2, max(bench_script.free - bench_script.now, 3), stream=False)
+    return bench_script.trace
 
 
-def seen(trace: Trace, **more) -> Report:
+def report_of(trace: Trace, **more) -> Report:
     return report_run([build_profile(trace.timeline(), priced=True, **more)])
 
 
@@ -102,9 +102,9 @@ LOOPS = [
 @pytest.mark.parametrize("loop", LOOPS)
 def test_what_pinned_memory_gives_is_what_the_pinned_twin_takes(loop):
     gpu, steps, sizes, rates, back, kernels = loop
-    pageable = seen(bench(gpu, steps, sizes, rates, False, back, kernels), requested=["@pinned"])
+    pageable = report_of(bench(gpu, steps, sizes, rates, False, back, kernels), requested=["@pinned"])
     link = PINNED_RATES[gpu]
-    twin = seen(bench(gpu, steps, sizes, (link, link), True, back, kernels))
+    twin = report_of(bench(gpu, steps, sizes, (link, link), True, back, kernels))
     prices = pageable.profile.prices
     assert (prices.refused, prices.reasons) == ("", ())
     wanted = twin.profile.prices.span
@@ -115,7 +115,7 @@ def test_what_pinned_memory_gives_is_what_the_pinned_twin_takes(loop):
 
 
 def test_the_headline_of_a_pageable_benchmark():
-    report = seen(bench(V100, 6, [154 * MB], (2.3, 2.0), False))
+    report = report_of(bench(V100, 6, [154 * MB], (2.3, 2.0), False))
     assert report.verdict.level == "act"
     assert report.verdict.sentence == (
         "Copies to the GPU take 100 % of each 67 ms step, pageable, one after the other: 2.3 of 12 GB/s"
@@ -128,19 +128,19 @@ def test_the_headline_of_a_pageable_benchmark():
 
 
 def test_the_headline_of_its_pinned_twin():
-    report = seen(bench(V100, 6, [154 * MB], (12.3, 12.3), True))
+    report = report_of(bench(V100, 6, [154 * MB], (12.3, 12.3), True))
     assert report.verdict.level == "fine"
     assert report.verdict.sentence.startswith("Copies to the GPU take 100 %")
     assert "pinned, one after the other: 12 of 12 GB/s" in report.verdict.sentence
     assert report.verdict.do_first == ()
     assert report.profile.prices.pinned == 0
     assert report.profile.prices.remains == "copies"
-    (one,) = report.profile.copies
-    assert one.measured
+    (copies,) = report.profile.copies
+    assert copies.measured
 
 
 def test_both_directions_are_told():
-    report = seen(bench(H100, 5, [50 * MB], (9.0, 6.0), False, back=[50 * MB]))
+    report = report_of(bench(H100, 5, [50 * MB], (9.0, 6.0), False, back=[50 * MB]))
     assert "to the CPU pageable, 6 of 50 GB/s; to the GPU pageable, 9 of 50 GB/s" in report.verdict.sentence
     assert [change.what for change in report.verdict.do_first][:2] == [
         "pin it and copy with `non_blocking=True`",
@@ -158,13 +158,13 @@ def test_pinned_copies_of_the_profile_itself_say_what_the_link_can_do():
 
 
 def test_a_gpu_whose_link_is_unknown_gets_no_rate():
-    report = seen(bench("Some Accelerator", 4, [100 * MB], (3.0, 3.0), False))
+    report = report_of(bench("Some Accelerator", 4, [100 * MB], (3.0, 3.0), False))
     assert report.verdict.sentence.endswith("3 GB/s")
     assert "the bandwidth of this GPU's link is not known" in report.verdict.why[0]
 
 
 def test_kernels_beside_small_copies_are_not_about_copies():
-    report = seen(bench(A100, 6, [2 * MB], (4.0, 4.0), False, kernels=[20_000.0]))
+    report = report_of(bench(A100, 6, [2 * MB], (4.0, 4.0), False, kernels=[20_000.0]))
     assert not report.verdict.sentence.startswith("Copies")
     assert report.profile.copies[0].alone < 0.1 * report.profile.steps.total
 

@@ -31,7 +31,7 @@ THINNED = ("call_stack-backward_thread-0ee1", "trace_compare-base-base-867d", "t
 """Public profiles that were thinned by hand, down to a dozen events each."""
 
 
-def told(trace: Trace, keep: Callable[[Event], bool] = lambda event: True) -> Profile:
+def profile_of(trace: Trace, keep: Callable[[Event], bool] = lambda event: True) -> Profile:
     """The profile of `trace` without the events that `keep` does not."""
     document = trace.document()
     document["traceEvents"] = [event for event in document["traceEvents"] if keep(event)]
@@ -59,7 +59,7 @@ def launches(count: int = 40, graphs: bool = False) -> Trace:
 
 
 def test_a_whole_profile_is_complete() -> None:
-    coverage = told(launches()).coverage
+    coverage = profile_of(launches()).coverage
     assert coverage.complete
     assert (coverage.launches, coverage.records, coverage.missing) == (40, 40, ())
 
@@ -67,8 +67,8 @@ def test_a_whole_profile_is_complete() -> None:
 @pytest.mark.parametrize("lost", [1, 2, 3, 30])
 def test_below_95_percent_of_the_records_nothing_is_told(lost: int) -> None:
     numbers = iter(range(1000))
-    profile = told(launches(), lambda event: category(event) != "kernel" or next(numbers) % 40 >= lost)
-    missing = {one.kind: (one.seen, one.of) for one in profile.coverage.missing}
+    profile = profile_of(launches(), lambda event: category(event) != "kernel" or next(numbers) % 40 >= lost)
+    missing = {gap.kind: (gap.seen, gap.of) for gap in profile.coverage.missing}
     assert missing["launch"] == (40 - lost, 40)
     # Two of 40 are 95 %; what they hide is more than 5 % of the time from the second on.
     assert profile.coverage.complete is (lost < 2)
@@ -81,24 +81,26 @@ def test_below_95_percent_of_the_records_nothing_is_told(lost: int) -> None:
 
 
 def test_the_bounds_hold_what_the_whole_profile_says() -> None:
-    whole = told(launches())
+    whole = profile_of(launches())
     numbers = iter(range(1000))
-    profile = told(launches(), lambda event: category(event) != "kernel" or next(numbers) % 3 != 1)
+    profile = profile_of(launches(), lambda event: category(event) != "kernel" or next(numbers) % 3 != 1)
     assert profile.idle - profile.coverage.hidden <= whole.idle <= profile.idle
 
 
 def test_graph_launches_without_their_kernels() -> None:
     trace = launches(10, graphs=True)
     kept = sorted({event["args"]["correlation"] for event in trace.events if category(event) == "kernel"})[:2]
-    found = told(trace, lambda event: category(event) != "kernel" or event["args"]["correlation"] in kept)
-    assert report_run([found]).verdict.sentence.startswith(
+    profile = profile_of(
+        trace, lambda event: category(event) != "kernel" or event["args"]["correlation"] in kept
+    )
+    assert report_run([profile]).verdict.sentence.startswith(
         "Cannot tell: 8 of 10 graph launches have no kernels in this file"
     )
 
 
 def test_a_graph_that_lost_some_of_its_kernels() -> None:
     """The arrows to them are there."""
-    profile = told(launches(10, graphs=True), lambda event: event["name"] != "relu")
+    profile = profile_of(launches(10, graphs=True), lambda event: event["name"] != "relu")
     assert profile.coverage.reason == "10 of 20 kernels and copies are not in this file"
 
 
@@ -108,7 +110,7 @@ def test_launches_into_a_graph_that_is_captured_have_no_work() -> None:
     for number in range(30):
         trace.call("cudaLaunchKernel", 4110 + 5 * number, 2)
     trace.call("cudaStreamEndCapture", 4300, 2)
-    assert told(trace).coverage.complete
+    assert profile_of(trace).coverage.complete
 
 
 def test_memsets_of_nothing_and_callbacks_have_no_work() -> None:
@@ -116,7 +118,7 @@ def test_memsets_of_nothing_and_callbacks_have_no_work() -> None:
     for number in range(30):
         trace.call("cudaMemsetAsync", 4110 + 5 * number, 2)
         trace.call("cudaLaunchHostFunc", 4112 + 5 * number, 2)
-    assert told(trace).coverage.complete
+    assert profile_of(trace).coverage.complete
 
 
 def test_work_queued_before_the_recording_began() -> None:
@@ -126,7 +128,7 @@ def test_work_queued_before_the_recording_began() -> None:
     for number in range(20):
         trace.launch("gemm", 100 + 10.0 * number, 5, kernel=(1200 + 60.0 * number, 58))
     trace.call("cudaDeviceSynchronize", 400, 2100)
-    profile = told(trace)
+    profile = profile_of(trace)
     assert profile.coverage.complete
     gone = [call for call in profile.coverage.missing if call.kind == "call"]
     assert gone == []
@@ -134,7 +136,9 @@ def test_work_queued_before_the_recording_began() -> None:
 
 def test_work_whose_launches_were_lost() -> None:
     numbers = iter(range(1000))
-    profile = told(launches(), lambda event: category(event) != "cuda_runtime" or next(numbers) % 2 == 0)
+    profile = profile_of(
+        launches(), lambda event: category(event) != "cuda_runtime" or next(numbers) % 2 == 0
+    )
     assert "have no launch in this file" in profile.coverage.reason
     assert profile.coverage.idle_known
     assert report_run([profile]).verdict.why[0].startswith("The GPU idles")
@@ -142,14 +146,14 @@ def test_work_whose_launches_were_lost() -> None:
 
 def test_operators_that_the_profiler_numbered() -> None:
     numbers = iter(range(1000))
-    profile = told(launches(), lambda event: category(event) != "cpu_op" or next(numbers) % 4 != 2)
+    profile = profile_of(launches(), lambda event: category(event) != "cpu_op" or next(numbers) % 4 != 2)
     assert profile.coverage.reason == "10 of 40 CPU events are not in this file"
 
 
 def test_operators_that_only_their_calls_still_name() -> None:
     """The last ones leave no gap in the numbers."""
     numbers = iter(range(1000))
-    profile = told(launches(), lambda event: category(event) != "cpu_op" or next(numbers) < 30)
+    profile = profile_of(launches(), lambda event: category(event) != "cpu_op" or next(numbers) < 30)
     assert profile.coverage.reason == "10 of 40 CPU events are not in this file"
 
 
@@ -206,7 +210,7 @@ def test_a_piece_that_was_written_twice_changes_nothing() -> None:
 
 def test_launches_without_any_work_are_told_from_a_profile_of_the_cpu() -> None:
     with pytest.raises(UnreadableInput, match="has no GPU work but 40 launches"):
-        told(launches(), lambda event: category(event) != "kernel")
+        profile_of(launches(), lambda event: category(event) != "kernel")
     document = launches().document()
     for event in document["traceEvents"]:
         if category(event) == "kernel":
@@ -216,23 +220,23 @@ def test_launches_without_any_work_are_told_from_a_profile_of_the_cpu() -> None:
     only = Trace()
     only.operator("aten::mm", 0, 10)
     with pytest.raises(UnreadableInput, match="has no GPU work: record it"):
-        told(only)
+        profile_of(only)
     on_a_gpu = Trace(gpu="NVIDIA H100")
     on_a_gpu.operator("aten::mm", 0, 10)
     with pytest.raises(UnreadableInput, match=r"record it while the GPU works.*\(NVIDIA H100\)"):
-        told(on_a_gpu)
+        profile_of(on_a_gpu)
     only.raw(ph="X", cat="mtia_ccp_events", name="MatMul", pid=1, tid=1, ts=only.time(5), dur=3)
     with pytest.raises(UnreadableInput, match=r"no work of an NVIDIA or AMD GPU.*'mtia_ccp_events'"):
-        told(only)
+        profile_of(only)
     other = Trace()
     other.raw(ph="X", cat="compute", name="Linear", pid=1, tid=1, ts=other.time(5), dur=3)
     with pytest.raises(UnreadableInput, match=r"not a PyTorch profiler trace.*'compute'"):
-        told(other)
+        profile_of(other)
 
 
 def test_nothing_that_needs_all_records_is_found_where_they_are_missing() -> None:
     numbers = iter(range(1000))
-    report = report_run([told(launches(), lambda e: category(e) != "kernel" or next(numbers) % 3 == 0)])
+    report = report_run([profile_of(launches(), lambda e: category(e) != "kernel" or next(numbers) % 3 == 0)])
     assert {finding.code for finding in report.findings} >= {"GAP707"}
     assert all(
         finding.code.startswith("GAP7") or (finding.loss and finding.loss.unknown)
@@ -267,7 +271,7 @@ def without_launches(trace: Trace, gone: Callable[[int], bool], operators: bool 
             return not operators or args["External id"] not in around
         return args.get("correlation") not in lost and not (category(event) == "ac2g" and event["id"] in lost)
 
-    return told(trace, keep)
+    return profile_of(trace, keep)
 
 
 def kinds(profile: Profile) -> dict[str, int]:
@@ -286,8 +290,8 @@ def test_a_stretch_of_launches_that_nothing_leads_to(begin: int) -> None:
 
 
 def test_a_short_stretch_shows_in_the_numbers_of_the_driver() -> None:
-    found = without_launches(varied(), lambda at: 50 <= at < 60)
-    assert abs(kinds(found)["stretch"] - 10) <= 2
+    profile = without_launches(varied(), lambda at: 50 <= at < 60)
+    assert abs(kinds(profile)["stretch"] - 10) <= 2
 
 
 def test_operators_on_the_cpu_are_no_stretch() -> None:
@@ -296,7 +300,7 @@ def test_operators_on_the_cpu_are_no_stretch() -> None:
         trace.operator(f"aten::{NAMES[number % 6]}", 12_100 + number, 1)
     trace.correlation += 5
     trace.call("cudaDeviceSynchronize", 12_500, 10)  # with which the profiler ends
-    assert told(trace).coverage.missing == ()
+    assert profile_of(trace).coverage.missing == ()
 
 
 def test_loading_a_library_is_no_stretch() -> None:
@@ -306,7 +310,7 @@ def test_loading_a_library_is_no_stretch() -> None:
         begin = 100.0 * (60 + number)
         around = trace.operator("aten::mm", begin, 20)
         trace.launch("mm", begin + 2, 10, kernel=(begin + 20, 60), external=around)
-    assert told(trace).coverage.missing == ()
+    assert profile_of(trace).coverage.missing == ()
 
 
 def test_a_graph_that_is_captured_is_no_stretch() -> None:
@@ -318,7 +322,7 @@ def test_a_graph_that_is_captured_is_no_stretch() -> None:
         trace.correlation += 5
         trace.call("cudaLaunchKernel", begin + 2, 10, external=around)
     trace.call("cudaStreamEndCapture", 24_300, 2)
-    assert told(trace).coverage.missing == ()
+    assert profile_of(trace).coverage.missing == ()
 
 
 def test_threads_that_poll_are_no_stretch() -> None:
@@ -330,16 +334,16 @@ def test_threads_that_poll_are_no_stretch() -> None:
         trace.call("cudaEventQuery", 12_100 + 10.0 * number, 2, thread=99)
     around = trace.operator("aten::mm", 13_400, 20)
     trace.launch("mm", 13_402, 10, kernel=(13_420, 60), external=around)
-    assert told(trace).coverage.missing == ()
+    assert profile_of(trace).coverage.missing == ()
 
 
 def test_python_frames_that_are_missing() -> None:
     trace = varied()
     for number in range(100):
         trace.frame(f"train.py({number}): f", 100.0 * number, 90)
-    assert told(trace).coverage.missing == ()
+    assert profile_of(trace).coverage.missing == ()
     numbers = iter(range(1000))
-    profile = told(trace, lambda event: category(event) != "python_function" or next(numbers) % 4)
+    profile = profile_of(trace, lambda event: category(event) != "python_function" or next(numbers) % 4)
     assert profile.coverage.reason == "25 of 220 CPU events are not in this file"
 
 
@@ -350,17 +354,17 @@ def test_python_frames_that_are_missing_from_some_time_on() -> None:
             trace.frame(f"<built-in method {NAMES[number % len(NAMES)]}>", 100.0 * number - 1, 22)
         return trace
 
-    assert told(calls(varied(100))).coverage.missing == ()
+    assert profile_of(calls(varied(100))).coverage.missing == ()
     numbers = iter(range(1000))
-    found = told(calls(varied(100)), lambda e: category(e) != "python_function" or next(numbers) < 71)
-    assert kinds(found) == {"operator": 30}
+    profile = profile_of(calls(varied(100)), lambda e: category(e) != "python_function" or next(numbers) < 71)
+    assert kinds(profile) == {"operator": 30}
     # The engine's thread has frames only where gradients of Python's own functions are computed.
     engine = calls(varied(100))
     engine.operator("autograd::engine::evaluate_function: MmBackward0", 50, 20, thread=7)
     for number in range(1, 100):
         engine.operator("aten::mm", 100.0 * number + 50, 20, thread=7)
     engine.frame("ops.py(9): backward", 151.0, 10, thread=7)
-    assert told(engine).coverage.missing == ()
+    assert profile_of(engine).coverage.missing == ()
 
 
 def test_launches_that_are_missing_here_and_there() -> None:
@@ -379,7 +383,7 @@ def test_the_same_operators_on_cpu_and_gpu_are_not_missing_launches() -> None:
         begin = 60_200 + 100.0 * number
         around = trace.operator(f"aten::{NAMES[number % len(NAMES)]}", begin, 20)
         trace.launch("again", begin + 2, 10, kernel=(begin + 20, 60), external=around)
-    assert "scattered" not in kinds(told(trace))
+    assert "scattered" not in kinds(profile_of(trace))
 
 
 def reserving(count: int = 60, vendor: Literal["nvidia", "amd"] = "nvidia") -> Trace:
@@ -397,7 +401,7 @@ def reserving(count: int = 60, vendor: Literal["nvidia", "amd"] = "nvidia") -> T
 
 
 def test_operators_that_reserve_memory_of_the_device_launch() -> None:
-    assert told(reserving()).coverage.missing == ()
+    assert profile_of(reserving()).coverage.missing == ()
     profile = without_launches(reserving(), lambda at: at % 3 == 0)
     assert kinds(profile)["scattered"] == 20
     assert not profile.coverage.idle_known
@@ -407,7 +411,7 @@ def test_operators_that_reserve_memory_of_the_device_launch() -> None:
         trace.operator("aten::mm", 6100.0 + 30 * number, 20)
         trace.memory(6101.0 + 30 * number, 512, device_type=0)
     trace.wait(8000, 10, stream=False)
-    assert told(trace).coverage.missing == ()
+    assert profile_of(trace).coverage.missing == ()
 
 
 @pytest.mark.parametrize("call", ["cudaOccupancyMaxActiveBlocksPerMultiprocessor", "cudaPeekAtLastError"])
@@ -419,7 +423,7 @@ def test_operators_that_call_what_comes_with_a_launch_launch(call: str) -> None:
         trace.launch("mm", begin + 2, 10, kernel=(begin + 20, 60), external=around)
         trace.call(call, begin + 14, 2)
     trace.call("cudaDeviceSynchronize", 6000, 10)
-    assert told(trace).coverage.missing == ()
+    assert profile_of(trace).coverage.missing == ()
     assert kinds(without_launches(trace, lambda at: at % 3 == 0))["scattered"] == 20
 
 
@@ -428,7 +432,7 @@ def test_what_the_allocator_asks_is_no_sign_of_a_launch() -> None:
     for number in range(60):
         trace.operator(f"aten::{NAMES[number % 6]}", 6100.0 + 30 * number, 20)
         trace.call("cudaEventQuery", 6102.0 + 30 * number, 2)
-    assert told(trace).coverage.missing == ()
+    assert profile_of(trace).coverage.missing == ()
 
 
 def test_launches_that_an_operator_within_makes() -> None:
@@ -442,7 +446,7 @@ def test_launches_that_an_operator_within_makes() -> None:
             around = trace.operator("aten::fill_", begin + 5, 30)
         trace.launch("mm", begin + 12, 10, kernel=(begin + 35, 60), external=around)
     trace.call("cudaDeviceSynchronize", 6000, 10)
-    assert told(trace).coverage.missing == ()
+    assert profile_of(trace).coverage.missing == ()
 
 
 def test_numbers_that_hip_leaves_out() -> None:
@@ -455,13 +459,13 @@ def test_numbers_that_hip_leaves_out() -> None:
             trace.launch("mm", begin + 2, 10, kernel=(begin + 20, 60), external=around)
         return trace
 
-    assert told(calls(lambda number: number)).coverage.missing == ()
-    lost = told(calls(lambda number: number + 30 * (number >= 40)))
+    assert profile_of(calls(lambda number: number)).coverage.missing == ()
+    lost = profile_of(calls(lambda number: number + 30 * (number >= 40)))
     assert kinds(lost) == {"scattered": 30}
     assert not lost.coverage.idle_known
     # Another row, as another library may number them, and one that is wrong.
-    assert told(calls(lambda number: 3 * number)).coverage.missing == ()
-    assert told(calls(lambda number: number if number < 79 else 10**6)).coverage.missing == ()
+    assert profile_of(calls(lambda number: 3 * number)).coverage.missing == ()
+    assert profile_of(calls(lambda number: number if number < 79 else 10**6)).coverage.missing == ()
 
 
 def ranged(trace: Trace, start: float, end: float) -> Trace:
@@ -472,7 +476,7 @@ def ranged(trace: Trace, start: float, end: float) -> Trace:
 
 
 def test_work_that_the_span_of_an_annotation_ends_with() -> None:
-    assert told(ranged(varied(), 20, 11_980)).coverage.complete
+    assert profile_of(ranged(varied(), 20, 11_980)).coverage.complete
     for bounds in ((-4000, 11_980), (20, 15_000)):
         document = ranged(varied(), *bounds).document()
         coverage = build_profile(read_bytes(json.dumps(document).encode())).coverage
@@ -481,7 +485,7 @@ def test_work_that_the_span_of_an_annotation_ends_with() -> None:
         assert coverage.hidden <= 4000 * 1000
     trace = varied()
     trace.step(1, -4000, 20_000)
-    coverage = told(ranged(trace, -4000, 11_980)).coverage
+    coverage = profile_of(ranged(trace, -4000, 11_980)).coverage
     assert coverage.hidden == pytest.approx(4_020_000, rel=0.01)
     assert coverage.reason.startswith("missing GPU work may fill 20 % of the time")
 
@@ -503,7 +507,7 @@ def test_operators_within_a_call_of_the_driver() -> None:
         trace.operator("aten::empty", 12_100, 5000)
         trace.call("cudaMalloc", 12_110, 4900)
         trace.operator("aten::view", 13_000 if inside else 17_011, 50)
-        return told(trace)
+        return profile_of(trace)
 
     assert not calls(False).coverage.contradictory
     assert calls(True).coverage.contradictory == 1
@@ -529,17 +533,17 @@ def test_work_to_which_only_an_arrow_leads() -> None:
         begin = 10_300 + 100.0 * number
         around = trace.operator("aten::mm", begin, 20)
         trace.launch("mm", begin + 2, 10, kernel=(begin + 20, 60), external=around)
-    assert told(trace).coverage.complete
+    assert profile_of(trace).coverage.complete
 
     def keep(event: Event) -> bool:
         own = event.get("args", {}).get("correlation") == slow
         return not own and not (event.get("id") == slow and event["ph"] == "s")
 
-    coverage = told(trace, keep).coverage
+    coverage = profile_of(trace, keep).coverage
     assert coverage.unexplained == pytest.approx(4_000_000, rel=0.1)
     assert coverage.reason.startswith("missing CPU events may explain")
     gone = [e for e in trace.events if e["name"] == "slow"]
-    assert not told(trace, lambda event: event not in gone).coverage.unexplained  # its call tells
+    assert not profile_of(trace, lambda event: event not in gone).coverage.unexplained  # its call tells
 
 
 def test_numbers_that_end_before_those_of_memory_and_frames_begin() -> None:
@@ -575,8 +579,8 @@ def test_marks_of_steps_among_what_is_missing() -> None:
     trace = Trace()
     trace.step(1, 0, 12_000)
     trace = varied(trace=trace)
-    assert told(trace).coverage.complete
-    profile = told(trace, lambda event: not str(event["name"]).startswith("ProfilerStep"))
+    assert profile_of(trace).coverage.complete
+    profile = profile_of(trace, lambda event: not str(event["name"]).startswith("ProfilerStep"))
     assert profile.coverage.unmarked
     assert "including step marks" in report_run([profile]).verdict.sentence
 
@@ -625,8 +629,8 @@ def test_a_pause_of_seconds_within_the_profilers_own_mark_is_none_in_the_evidenc
         begin = 100.0 * number + (20_000_000 if number >= 30 else 0)
         around = trace.operator("aten::mm", begin, 20)
         trace.launch("gemm", begin + 2, 10, kernel=(begin + 20, 60), external=around)
-    assert told(trace).coverage.complete
-    assert told(trace, lambda event: category(event) != "Trace").coverage.contradictory
+    assert profile_of(trace).coverage.complete
+    assert profile_of(trace, lambda event: category(event) != "Trace").coverage.contradictory
 
 
 def test_the_profiler_may_take_long_to_begin_where_its_first_event_is_there() -> None:
@@ -636,12 +640,12 @@ def test_the_profiler_may_take_long_to_begin_where_its_first_event_is_there() ->
     mark["dur"] += 8000
     profile = build_profile(read_bytes(json.dumps(document).encode()))
     assert not profile.coverage.silent
-    assert not any("Nothing was recorded" in one for one in report_run([profile]).verdict.not_seen)
+    assert not any("Nothing was recorded" in note for note in report_run([profile]).verdict.not_seen)
     for event in document["traceEvents"]:  # as files are that do not number their events
         event.get("args", {}).pop("Ev Idx", None)
     profile = build_profile(read_bytes(json.dumps(document).encode()))
     assert profile.coverage.silent
-    assert any("Nothing was recorded in the first" in one for one in report_run([profile]).verdict.not_seen)
+    assert any("Nothing was recorded in the first" in note for note in report_run([profile]).verdict.not_seen)
 
 
 def test_calls_out_of_the_order_of_their_numbers() -> None:
@@ -652,9 +656,9 @@ def test_calls_out_of_the_order_of_their_numbers() -> None:
         if late or (category(event) == "cpu_op" and event["args"]["External id"] > 60):
             event["ts"] -= 2000
     assert build_profile(read_bytes(json.dumps(document).encode())).coverage.contradictory
-    one = varied().document()
-    next(e for e in one["traceEvents"] if category(e) == "cuda_runtime")["args"]["correlation"] = 10**6
-    assert not build_profile(read_bytes(json.dumps(one).encode())).coverage.contradictory
+    unmatched = varied().document()
+    next(e for e in unmatched["traceEvents"] if category(e) == "cuda_runtime")["args"]["correlation"] = 10**6
+    assert not build_profile(read_bytes(json.dumps(unmatched).encode())).coverage.contradictory
 
 
 def test_calls_whose_clock_is_ahead_of_the_operators() -> None:
@@ -663,7 +667,7 @@ def test_calls_whose_clock_is_ahead_of_the_operators() -> None:
         begin = 100.0 * number
         around = trace.operator("aten::mm", begin, 50)
         trace.launch("gemm", begin - 1, 13, kernel=(begin + 20, 60), external=around)
-    assert told(trace).coverage.complete
+    assert profile_of(trace).coverage.complete
 
 
 def test_long_kernels_without_a_length_may_fill_the_time() -> None:
@@ -697,14 +701,14 @@ def test_cpu_events_that_are_missing_where_the_gpu_idles() -> None:
         around = trace.operator("aten::mm", begin, 20)
         trace.launch("gemm", begin + 2, 10, kernel=(begin + 20, 90), external=around)
     trace.step(1, 0, 12_000)
-    assert told(trace).coverage.complete
-    coverage = told(trace, lambda event: event["name"] != "aten::item").coverage
+    assert profile_of(trace).coverage.complete
+    coverage = profile_of(trace, lambda event: event["name"] != "aten::item").coverage
     assert coverage.reason.startswith("missing CPU events may explain 1")
     assert coverage.idle_known
 
 
 def test_a_profile_of_the_gpu_alone() -> None:
-    profile = told(launches(), lambda event: category(event) not in ("cpu_op", "cuda_runtime"))
+    profile = profile_of(launches(), lambda event: category(event) not in ("cpu_op", "cuda_runtime"))
     assert [(cost.cause, cost.idle) for cost in profile.costs if cost.idle] == [("unknown", profile.idle)]
     assert "have no launch in this file" in profile.coverage.reason
 
@@ -715,5 +719,5 @@ def test_no_public_profile_is_called_incomplete(name: str, public_trace: Callabl
     device = main_device(timeline)
     if device < 0:
         pytest.skip("a profile of the CPU alone")
-    found = judge_coverage(timeline, device, find_steps(timeline, device))
-    assert found.complete is not any(one in name for one in THINNED), found
+    coverage = judge_coverage(timeline, device, find_steps(timeline, device))
+    assert coverage.complete is not any(part in name for part in THINNED), coverage

@@ -22,20 +22,20 @@ RELU = {"Input Dims": [[4096, 4096]], "Input type": ["float"]}
 
 def trace(gpu: str = "NVIDIA A100-SXM4-40GB") -> Trace:
     """Two products of 20 µs, one of them with the second kernel of a split contraction; a relu of 150 µs."""
-    made = Trace(gpu=gpu)
-    made.step(1, 0, 300)
-    made.operator("aten::linear", 0, 30)
-    made.operator("aten::mm", 1, 20, **MM)
-    made.launch("gemm", 2, kernel=(10, 15))
-    made.launch("splitKreduce", 10, kernel=(26, 5))
-    made.operator("aten::mm", 35, 10, **MM)
-    made.launch("gemm", 36, kernel=(45, 20))
-    made.operator("aten::relu", 50, 20, **RELU)
-    made.operator("aten::clamp_min", 51, 18, **RELU)
-    made.launch("relu", 55, kernel=(70, 150))
-    made.operator("aten::nowhere_known", 80, 10, **RELU)
-    made.launch("own", 81, kernel=(225, 10))
-    return made
+    built = Trace(gpu=gpu)
+    built.step(1, 0, 300)
+    built.operator("aten::linear", 0, 30)
+    built.operator("aten::mm", 1, 20, **MM)
+    built.launch("gemm", 2, kernel=(10, 15))
+    built.launch("splitKreduce", 10, kernel=(26, 5))
+    built.operator("aten::mm", 35, 10, **MM)
+    built.launch("gemm", 36, kernel=(45, 20))
+    built.operator("aten::relu", 50, 20, **RELU)
+    built.operator("aten::clamp_min", 51, 18, **RELU)
+    built.launch("relu", 55, kernel=(70, 150))
+    built.operator("aten::nowhere_known", 80, 10, **RELU)
+    built.launch("own", 81, kernel=(225, 10))
+    return built
 
 
 def test_rates_by_hand() -> None:
@@ -68,15 +68,15 @@ def test_rates_by_hand() -> None:
 
 @pytest.mark.parametrize("times", [1, 4])
 def test_how_many_times_as_long_as_estimated(times: int) -> None:
-    made = Trace(gpu="NVIDIA A100-SXM4-40GB")
-    made.step(1, 0, 4000)
+    trace = Trace(gpu="NVIDIA A100-SXM4-40GB")
+    trace.step(1, 0, 4000)
     few = {"Input Dims": [[64, 4]], "Input type": ["float"]}
     for at in range(0, 2400, 100):
-        made.operator("aten::relu", at, 40, **few)
-        made.launch("relu", at + 1, kernel=(at + 10, 2 * times))
-        made.operator("aten::mm", at + 41, 40, **MM)
-        made.launch("gemm", at + 42, kernel=(at + 50, 17 * times))
-    efficiency = build_profile(made.timeline()).efficiency
+        trace.operator("aten::relu", at, 40, **few)
+        trace.launch("relu", at + 1, kernel=(at + 10, 2 * times))
+        trace.operator("aten::mm", at + 41, 40, **MM)
+        trace.launch("gemm", at + 42, kernel=(at + 50, 17 * times))
+    efficiency = build_profile(trace.timeline()).efficiency
     assert efficiency is not None
     assert efficiency.short == pytest.approx(times, rel=0.3)
     assert efficiency.products == pytest.approx(times, rel=0.3)
@@ -105,10 +105,10 @@ def test_an_unknown_gpu_has_rates_alone() -> None:
 
 
 def test_without_shapes_there_is_nothing() -> None:
-    made = Trace()
-    made.operator("aten::mm", 0, 20)
-    made.launch("gemm", 2, kernel=(10, 15))
-    assert build_profile(made.timeline()).efficiency is None
+    trace = Trace()
+    trace.operator("aten::mm", 0, 20)
+    trace.launch("gemm", 2, kernel=(10, 15))
+    assert build_profile(trace.timeline()).efficiency is None
 
 
 def test_the_tables_stand_in_every_format() -> None:
@@ -121,7 +121,7 @@ def test_the_tables_stand_in_every_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "outputs", "reads", "writes"),
+    ("name", "arguments", "outputs", "reads", "writes"),
     [
         ("aten::gt", Arguments(((8, 4), ()), ("float", "Scalar"), ("", "1.")), ((8, 4),), 128, 32),
         ("aten::add", Arguments(((8, 4), (1, 4)), ("c10::Half", "float")), ((8, 4),), 80, 128),
@@ -145,14 +145,14 @@ def test_the_tables_stand_in_every_format() -> None:
     ],
     ids=str,
 )
-def test_what_an_operator_gives_back(name, given, outputs, reads, writes) -> None:
-    asked = entry(name, given)
-    assert asked is not None
-    assert (asked.outputs, asked.reads, asked.writes) == (outputs, reads, writes)
+def test_what_an_operator_gives_back(name, arguments, outputs, reads, writes) -> None:
+    request = entry(name, arguments)
+    assert request is not None
+    assert (request.outputs, request.reads, request.writes) == (outputs, reads, writes)
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "arguments"),
     [
         ("aten::cat", Arguments((((8, 4), (8, 4)), ()), ("TensorList", "Scalar"))),
         ("aten::nowhere_known", Arguments(((8, 4),), ("float",))),
@@ -165,8 +165,8 @@ def test_what_an_operator_gives_back(name, given, outputs, reads, writes) -> Non
     ],
     ids=str,
 )
-def test_what_arguments_do_not_tell(name, given) -> None:
-    assert entry(name, given) is None
+def test_what_arguments_do_not_tell(name, arguments) -> None:
+    assert entry(name, arguments) is None
 
 
 def real(name: str) -> Efficiency:

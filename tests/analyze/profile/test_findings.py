@@ -18,7 +18,7 @@ MS = 1_000_000
 TRAIN = SourceLine("train.py", 12, "train")
 
 
-def made(*costs: Cost, step: int = 100 * MS, steps: int = 4, **more: object) -> Profile:
+def profile_of(*costs: Cost, step: int = 100 * MS, steps: int = 4, **more: object) -> Profile:
     """A profile with these costs."""
     start = tuple(range(0, steps * step, step))
     idle = sum(cost.idle for cost in costs)
@@ -44,7 +44,7 @@ def wait(idle: int, blocked: int, *stack: SourceLine, calls: int = 4, steps: int
 
 
 def test_a_wait_with_its_numbers():
-    (finding,) = find_in_profiles([made(wait(20 * MS, 40 * MS, TRAIN))])
+    (finding,) = find_in_profiles([profile_of(wait(20 * MS, 40 * MS, TRAIN))])
     assert (finding.code, finding.line, finding.frequency.when) == ("GAP101", TRAIN, "every-step")
     assert finding.loss.idle == 20 * MS
     assert finding.loss.share == pytest.approx(0.05)
@@ -53,7 +53,7 @@ def test_a_wait_with_its_numbers():
 
 
 def test_a_long_wait_that_costs_nothing_is_said_to():
-    (finding,) = find_in_profiles([made(wait(0, 300 * MS, TRAIN))])
+    (finding,) = find_in_profiles([profile_of(wait(0, 300 * MS, TRAIN))])
     assert "while the GPU works" in finding.evidence[0]
     assert not any("idles" in text for text in finding.evidence)
 
@@ -61,7 +61,7 @@ def test_a_long_wait_that_costs_nothing_is_said_to():
 def test_order_is_by_what_the_gpu_lost_and_not_by_the_length_of_the_call():
     long = wait(1 * MS, 300 * MS, SourceLine("train.py", 1, "f"))
     short = wait(15 * MS, 16 * MS, SourceLine("train.py", 2, "f"))
-    assert [in_profile.line.line for in_profile in find_in_profiles([made(long, short)])] == [2, 1]
+    assert [in_profile.line.line for in_profile in find_in_profiles([profile_of(long, short)])] == [2, 1]
 
 
 def test_one_place_is_one_finding():
@@ -69,7 +69,7 @@ def test_one_place_is_one_finding():
     other = SourceLine("transformers/pipelines/base.py", 1173, "move", library="transformers")
     in_profiles = find_in_profiles(
         [
-            made(
+            profile_of(
                 wait(2 * MS, 9 * MS, model, TRAIN),
                 wait(3 * MS, 9 * MS, model, TRAIN, SourceLine("main.py", 1, "main")),
                 wait(1 * MS, 9 * MS, other, TRAIN),
@@ -82,31 +82,34 @@ def test_one_place_is_one_finding():
 
 def test_without_lines_the_place_is_told():
     cost = msgspec.structs.replace(wait(20 * MS, 40 * MS), place="aten::item in forward")
-    in_profile = find_in_profiles([made(cost)])[0]
+    in_profile = find_in_profiles([profile_of(cost)])[0]
     assert (in_profile.line, in_profile.place) == (None, "aten::item in forward")
 
 
 @pytest.mark.parametrize(("steps", "when"), [(4, "every-step"), (1, "some-steps")])
 def test_in_how_many_steps(steps, when):
-    (finding,) = find_in_profiles([made(wait(20 * MS, 40 * MS, TRAIN, steps=steps))])
+    (finding,) = find_in_profiles([profile_of(wait(20 * MS, 40 * MS, TRAIN, steps=steps))])
     assert finding.frequency.when == when
 
 
 def test_the_gpus_own_work_is_no_finding():
-    assert find_in_profiles([made()]) == ()
-    first = report_run([made()]).verdict
+    assert find_in_profiles([profile_of()]) == ()
+    first = report_run([profile_of()]).verdict
     assert (first.level, first.do_first) == ("fine", ())
     assert "nothing to gain" in first.sentence
 
 
 def test_the_sentence_names_the_greatest_cause():
     starved = Cost(cause="input", site=Site(operator="next", mechanism="none"), idle=120 * MS)
-    first = report_run([made(starved, wait(20 * MS, 40 * MS))]).verdict
+    first = report_run([profile_of(starved, wait(20 * MS, 40 * MS))]).verdict
     assert (
         first.sentence
         == "Your GPU idles 35 % of each 100 ms step, mostly (30 %) because the next batch is late"
     )
-    assert made(starved, wait(20 * MS, 40 * MS)).idle_by_cause() == [("input", 120 * MS), ("wait", 20 * MS)]
+    assert profile_of(starved, wait(20 * MS, 40 * MS)).idle_by_cause() == [
+        ("input", 120 * MS),
+        ("wait", 20 * MS),
+    ]
 
 
 def test_a_profile_of_the_cpu_alone_is_refused_in_one_line():

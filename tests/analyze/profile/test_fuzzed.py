@@ -53,24 +53,24 @@ CHANGES = st.lists(
 def changed(document: dict[str, Any], changes: list[tuple[str, int, int, Any]]) -> bytes:
     deepcopy = copy.deepcopy(document)
     events: list[dict[str, Any]] = deepcopy["traceEvents"]
-    for what, one, other, value in changes:
+    for kind, number, other, value in changes:
         if not events:
             break
-        at, second = one % len(events), other % len(events)
+        at, second = number % len(events), other % len(events)
         event = events[at]
-        if what == "drop":
+        if kind == "drop":
             del events[at]
-        elif what == "double":
+        elif kind == "double":
             events.insert(second, copy.deepcopy(event))
-        elif what == "swap":
+        elif kind == "swap":
             events[at], events[second] = events[second], event
-        elif what == "key":
+        elif kind == "key":
             event[KEYS[other % len(KEYS)]] = value
-        elif what == "unkey":
+        elif kind == "unkey":
             event.pop(KEYS[other % len(KEYS)], None)
-        elif what == "time":
+        elif kind == "time":
             event["ts"] = other * 7 % 4000
-            event["dur"] = one * 13 % 4000
+            event["dur"] = number * 13 % 4000
         elif isinstance(event.get("args"), dict):
             event["args"][ARGS[other % len(ARGS)]] = value
     return json.dumps(deepcopy).encode()

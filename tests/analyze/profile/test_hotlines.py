@@ -10,7 +10,7 @@ from gapless.model import SourceLine
 US = 1_000
 
 
-def told(trace: Trace) -> list[tuple[tuple[SourceLine, ...], int, int]]:
+def hot_lines(trace: Trace) -> list[tuple[tuple[SourceLine, ...], int, int]]:
     """(stack, nanoseconds, kernels) of each place, the longest first."""
     return [(line.site.stack, line.total, line.kernels) for line in build_profile(trace.timeline()).lines]
 
@@ -29,8 +29,8 @@ def test_kernels_belong_to_the_line_that_launched_them():
     called(trace, 10, 0, (20, 30), (50, 50))
     called(trace, 20, 20, (100, 200))
     called(trace, 10, 40, (300, 7))
-    found = [(stack[0].line, total, kernels) for stack, total, kernels in told(trace)]
-    assert found == [(20, 200 * US, 1), (10, 87 * US, 3)]
+    rows = [(stack[0].line, total, kernels) for stack, total, kernels in hot_lines(trace)]
+    assert rows == [(20, 200 * US, 1), (10, 87 * US, 3)]
 
 
 def test_what_was_launched_outside_the_steps_does_not_count():
@@ -38,7 +38,7 @@ def test_what_was_launched_outside_the_steps_does_not_count():
     called(trace, 10, 0, (20, 30))
     trace.step(1, 100, 100)
     called(trace, 20, 110, (120, 40))
-    assert [(stack[0].line, total) for stack, total, _ in told(trace)] == [(20, 40 * US)]
+    assert [(stack[0].line, total) for stack, total, _ in hot_lines(trace)] == [(20, 40 * US)]
 
 
 def test_streams_add_up_and_another_device_does_not():
@@ -48,7 +48,9 @@ def test_streams_add_up_and_another_device_does_not():
     called(trace, 10, 20, (40, 30), stream=9)
     trace.frame("train.py(30): other", 40, 10)
     trace.launch("gemm", 42, 1, kernel=(60, 10), device=1)
-    assert [(stack[0].line, total, kernels) for stack, total, kernels in told(trace)] == [(10, 60 * US, 2)]
+    assert [(stack[0].line, total, kernels) for stack, total, kernels in hot_lines(trace)] == [
+        (10, 60 * US, 2)
+    ]
 
 
 def test_work_that_nobody_was_seen_to_launch_is_left_out():
@@ -56,4 +58,4 @@ def test_work_that_nobody_was_seen_to_launch_is_left_out():
     trace.step(1, 0, 200)
     called(trace, 10, 0, (20, 30))
     trace.kernel("orphan", 60, 100)
-    assert [total for _, total, _ in told(trace)] == [30 * US]
+    assert [total for _, total, _ in hot_lines(trace)] == [30 * US]

@@ -45,10 +45,10 @@ def test_a_wait_owes_the_idleness_that_follows_it():
     step(trace, 1000)
     trace.wait(10, 100)  # ends at 110, the kernel at 106
     trace.launch("next", 150, 5, kernel=(160, 840))
-    found = causes(trace)
+    idle_by_cause = causes(trace)
     # 4 µs at the end of the wait, then 50 of the 96 that the device worked while the host stood.
-    assert found.pop("wait") == 54
-    assert sum(found.values()) == 6  # from the step's begin to the first kernel
+    assert idle_by_cause.pop("wait") == 54
+    assert sum(idle_by_cause.values()) == 6  # from the step's begin to the first kernel
 
 
 def test_a_wait_owes_no_more_than_it_lasted():
@@ -56,9 +56,9 @@ def test_a_wait_owes_no_more_than_it_lasted():
     step(trace, 2000)
     trace.wait(90, 20)
     trace.launch("next", 1500, 5, kernel=(1510, 490))
-    found = causes(trace)
-    assert found["wait"] == 20
-    assert found["host"] > 1300
+    idle_by_cause = causes(trace)
+    assert idle_by_cause["wait"] == 20
+    assert idle_by_cause["host"] > 1300
 
 
 def test_a_long_wait_behind_a_full_queue_costs_nothing():
@@ -117,9 +117,9 @@ def test_kernels_shorter_than_their_launches():
     trace.step(1, 0, 1000)
     for number in range(50):
         trace.launch("tiny", 20 * number, 10, kernel=(20 * number + 12, 2))
-    found = causes(trace)
-    assert found["launch"] > 800
-    assert "host" not in found
+    idle_by_cause = causes(trace)
+    assert idle_by_cause["launch"] > 800
+    assert "host" not in idle_by_cause
 
 
 def test_the_host_does_something_else():
@@ -127,9 +127,9 @@ def test_the_host_does_something_else():
     step(trace, 2000)
     trace.operator("aten::sort", 200, 1200)
     trace.launch("next", 1500, 5, kernel=(1510, 490))
-    found = causes(trace)
-    assert found["host"] > 1300
-    assert "wait" not in found
+    idle_by_cause = causes(trace)
+    assert idle_by_cause["host"] > 1300
+    assert "wait" not in idle_by_cause
 
 
 def test_only_collectives_run():
@@ -176,8 +176,8 @@ def test_what_is_not_known_is_not_guessed():
     trace = Trace()
     step(trace, 1000)
     trace.kernel("from before the profile", 500, 500)  # no call launched it
-    found = causes(trace)
-    assert found["unknown"] == 394
+    idle_by_cause = causes(trace)
+    assert idle_by_cause["unknown"] == 394
 
 
 def test_a_launch_that_is_not_there_may_have_taken_the_time_itself():
@@ -185,9 +185,9 @@ def test_a_launch_that_is_not_there_may_have_taken_the_time_itself():
     step(trace, 2000)
     trace.operator("aten::mm", 200, 1500)
     trace.kernel("gemm", 1500, 500)  # its call was lost, and with it that it loaded a library
-    found = causes(trace)
-    assert found["unknown"] == 1394
-    assert "host" not in found
+    idle_by_cause = causes(trace)
+    assert idle_by_cause["unknown"] == 1394
+    assert "host" not in idle_by_cause
 
 
 def test_waits_of_threads_that_launch_nothing_hold_nothing_up():
@@ -204,9 +204,9 @@ def test_a_wait_for_what_came_before_the_recording():
     trace.operator("aten::copy_", 5, 500)
     trace.copy("DtoH (Device -> Pageable)", 10, 480, copy=(485, 3))
     trace.launch("next", 520, 5, kernel=(530, 470))
-    found = causes(trace)
-    assert found["unknown"] == 477  # all of the call but the 3 µs of the copy
-    assert "wait" not in found
+    idle_by_cause = causes(trace)
+    assert idle_by_cause["unknown"] == 477  # all of the call but the 3 µs of the copy
+    assert "wait" not in idle_by_cause
 
 
 def test_the_first_copy_to_the_device_waits_for_itself():
@@ -249,25 +249,25 @@ def test_the_parts_always_add_up(script, stepped):
     trace = Trace()
     now = device = 1.0
     trace.launch("first", 0, 1, kernel=(1, 1))
-    for what, gap, length, other in script:
+    for kind, gap, length, other in script:
         now += gap
         thread = 4077 if other else None
-        if what in ("launch", "nccl"):
+        if kind in ("launch", "nccl"):
             device = max(device, now + 3) + 1
-            name = "ncclDevKernel_AllReduce_Sum" if what == "nccl" else "kernel"
+            name = "ncclDevKernel_AllReduce_Sum" if kind == "nccl" else "kernel"
             trace.launch(name, now, 3, kernel=(device, length), thread=thread)
             device += length
-        elif what == "wait":
+        elif kind == "wait":
             trace.wait(now, length, thread=thread)
-        elif what == "copy":
+        elif kind == "copy":
             device = max(device, now)
             trace.copy("HtoD (Pageable -> Device)", now, length, copy=(device, length), thread=thread)
             device += length
-        elif what == "malloc":
+        elif kind == "malloc":
             trace.call("cudaMalloc", now, length, thread=thread)
-        elif what == "loader":
+        elif kind == "loader":
             trace.annotation(LOADER, now, length, thread=thread)
-        elif what == "unlinked":
+        elif kind == "unlinked":
             device = max(device, now)
             trace.kernel("alone", device, length)
             device += length

@@ -18,7 +18,7 @@ from gapless.trace.timeline import Timeline
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
 
 
-def found(trace: Trace) -> tuple[KernelTime, ...]:
+def kernels_of(trace: Trace) -> tuple[KernelTime, ...]:
     timeline = trace.timeline()
     return longest_kernels(timeline, find_steps(timeline, 0), 0)
 
@@ -32,7 +32,7 @@ def test_the_longest_first_with_means_by_time() -> None:
     trace.launch("gemm", 20, kernel=(50, 30), **{"blocks per SM": 4.0, "est. achieved occupancy %": 50})
     trace.launch(NCCL, 40, kernel=(80, 5))
     trace.copy("HtoD", 60, 5, copy=(90, 5))
-    assert found(trace) == (
+    assert kernels_of(trace) == (
         KernelTime(
             name="gemm", calls=2, total=40_000, operator="aten::mm", blocks_per_sm=3.5, occupancy=40.0
         ),
@@ -46,7 +46,7 @@ def test_calls_without_a_value_are_left_out_of_the_mean() -> None:
     trace.step(1, 0, 100)
     trace.launch("gemm", 2, kernel=(10, 10), **{"blocks per SM": 2.0, "est. achieved occupancy %": 10})
     trace.launch("gemm", 20, kernel=(50, 30), **{"blocks per SM": "inf", "est. achieved occupancy %": -1})
-    assert [(kernel.blocks_per_sm, kernel.occupancy) for kernel in found(trace)] == [(2.0, 10.0)]
+    assert [(kernel.blocks_per_sm, kernel.occupancy) for kernel in kernels_of(trace)] == [(2.0, 10.0)]
 
 
 @pytest.mark.parametrize("dialect", ["new", "old"])
@@ -61,7 +61,7 @@ def test_the_operator_is_the_innermost_of_most_calls(dialect: str) -> None:
             trace.annotation("my block", start + 4, 12)
         trace.launch("elementwise", start + 6, kernel=(start + 20, 3))
     trace.launch("bare", 200, kernel=(210, 1))
-    assert [(kernel.name, kernel.operator) for kernel in found(trace)] == [
+    assert [(kernel.name, kernel.operator) for kernel in kernels_of(trace)] == [
         ("elementwise", "aten::mul"),
         ("bare", ""),
     ]
@@ -73,7 +73,7 @@ def test_a_kernel_counts_with_its_part_in_the_steps() -> None:
     trace.launch("gemm", 30, kernel=(30, 15))
     trace.kernel("late", 60, 35)
     trace.kernel("outside", 80, 15)
-    assert [(kernel_time.name, kernel_time.total) for kernel_time in found(trace)] == [
+    assert [(kernel_time.name, kernel_time.total) for kernel_time in kernels_of(trace)] == [
         ("gemm", 15_000),
         ("late", 10_000),
     ]
@@ -83,14 +83,14 @@ def test_other_devices_are_left_out() -> None:
     trace = Trace()
     trace.step(1, 0, 50)
     trace.launch("gemm", 0, kernel=(10, 10), device=1)
-    assert found(trace) == ()
+    assert kernels_of(trace) == ()
 
 
 def test_no_more_than_a_profile_keeps() -> None:
     trace = Trace()
     for number in range(MAX_KERNELS_KEPT + 5):
         trace.launch(f"kernel_{number}", number * 20, kernel=(number * 20 + 6, 1 + number % 7))
-    kept = found(trace)
+    kept = kernels_of(trace)
     assert len(kept) == MAX_KERNELS_KEPT
     assert kept[-1].total <= kept[0].total == 7_000
 

@@ -27,8 +27,8 @@ def spans(lines: int = 3, kinds: int = 4) -> st.SearchStrategy[Bars]:
 
 
 def _columns(rows: list[tuple[int, int, int, int]]) -> tuple[list[int], ...]:
-    line, start, length, what = (list(column) for column in zip(*rows, strict=True))
-    return line, start, [a + b for a, b in zip(start, length, strict=True)], what
+    line, start, length, name = (list(column) for column in zip(*rows, strict=True))
+    return line, start, [a + b for a, b in zip(start, length, strict=True)], name
 
 
 def ordered(bars: Bars) -> bool:
@@ -38,12 +38,12 @@ def ordered(bars: Bars) -> bool:
 
 @given(spans(), st.integers(1, 4000))
 def test_merging_loses_nothing(bars, resolution):
-    found = merge_bars(bars, resolution)
-    assert ordered(found)
-    assert found.count.sum() == len(bars)
-    assert found.busy.sum() == bars.busy.sum()
+    merged = merge_bars(bars, resolution)
+    assert ordered(merged)
+    assert merged.count.sum() == len(bars)
+    assert merged.busy.sum() == bars.busy.sum()
     for line in np.unique(bars.line):
-        before, after = bars.take(bars.line == line), found.take(found.line == line)
+        before, after = bars.take(bars.line == line), merged.take(merged.line == line)
         assert after.start.min() == before.start.min()
         assert after.end.max() == before.end.max()
         assert after.count.sum() == len(before)
@@ -51,41 +51,41 @@ def test_merging_loses_nothing(bars, resolution):
 
 @given(spans(), st.integers(1, 4000))
 def test_what_is_long_stays_itself(bars, resolution):
-    found = merge_bars(bars, resolution)
+    merged = merge_bars(bars, resolution)
     long = bars.end - bars.start >= resolution
-    alone = found.take(found.count == 1)
+    alone = merged.take(merged.count == 1)
     kept = set(zip(alone.line.tolist(), alone.start.tolist(), alone.end.tolist(), strict=True))
     for row in np.flatnonzero(long):
         assert (bars.line[row], bars.start[row], bars.end[row]) in kept
 
 
 @given(spans(), st.integers(1, 60), st.integers(1, 50))
-def test_the_budget_holds(given_, budget, finest):
-    thinned, resolution = thin_bars(given_, budget, finest)
-    assert len(thinned) <= len(given_)
-    if len(given_) <= budget:
+def test_the_budget_holds(bars, budget, finest):
+    thinned, resolution = thin_bars(bars, budget, finest)
+    assert len(thinned) <= len(bars)
+    if len(bars) <= budget:
         assert resolution == 0
-        assert thinned is given_
+        assert thinned is bars
     else:
         assert resolution >= finest
-    assert thinned.count.sum() == len(given_)
+    assert thinned.count.sum() == len(bars)
 
 
 @given(spans(), st.integers(1, 60))
 def test_equals_alone_are_merged(bars, budget):
-    found = thin_within_names(bars, budget)
+    merged = thin_within_names(bars, budget)
     for line in np.unique(bars.line):
-        for what in np.unique(bars.name[bars.line == line]):
-            before = (bars.line == line) & (bars.name == what)
-            after = (found.line == line) & (found.name == what)
-            assert found.count[after].sum() == before.sum()
-            assert found.busy[after].sum() == bars.busy[before].sum()
+        for name in np.unique(bars.name[bars.line == line]):
+            before = (bars.line == line) & (bars.name == name)
+            after = (merged.line == line) & (merged.name == name)
+            assert merged.count[after].sum() == before.sum()
+            assert merged.busy[after].sum() == bars.busy[before].sum()
 
 
 @given(spans(), st.integers(0, 5000), st.integers(1, 600))
 def test_a_window_has_what_reaches_into_it(bars, low, length):
-    found = within(bars, low, low + length)
-    assert len(found) == ((bars.end > low) & (bars.start < low + length)).sum()
+    window = within(bars, low, low + length)
+    assert len(window) == ((bars.end > low) & (bars.start < low + length)).sum()
 
 
 def drawn(trace: Trace, boxes: int = 4000) -> Profile:
@@ -93,11 +93,11 @@ def drawn(trace: Trace, boxes: int = 4000) -> Profile:
 
 
 @pytest.fixture(scope="module")
-def made() -> Profile:
+def profile() -> Profile:
     return drawn(training(steps=5))
 
 
-def told(lanes: Lanes, window: int, row: Boxes) -> list[tuple[int, int, int]]:
+def box_spans(lanes: Lanes, window: int, row: Boxes) -> list[tuple[int, int, int]]:
     """Start, end and what of each box."""
     starts = np.cumsum(row.start) + lanes.windows[window].start
     return [(int(a), int(a) + b, c) for a, b, c in zip(starts, row.length, row.what, strict=True)]
@@ -111,46 +111,46 @@ def test_nothing_is_drawn_unasked():
     assert build_profile(training().timeline()).lanes is None
 
 
-def test_a_small_profile_is_told_in_full(made):
-    lanes, timeline = made.lanes, training(steps=5).timeline()
+def test_a_small_profile_is_told_in_full(profile):
+    lanes, timeline = profile.lanes, training(steps=5).timeline()
     assert lanes is not None
     assert [window.finest for window in lanes.windows] == [0]
     streams = rows(lanes, "stream")
     assert sum(len(row.start) for row in streams) == len(timeline.work)
-    boxes = sorted(box[:2] for row in streams for box in told(lanes, 0, row))
+    boxes = sorted(box[:2] for row in streams for box in box_spans(lanes, 0, row))
     assert boxes == sorted(zip(timeline.work.start.tolist(), timeline.work.end.tolist(), strict=True))
 
 
-def test_every_wait_is_drawn(made):
-    lanes = made.lanes
+def test_every_wait_is_drawn(profile):
+    lanes = profile.lanes
     assert lanes is not None
-    waits = [box for row in rows(lanes, "waits") for box in told(lanes, 0, row)]
-    expected = {number for number, cost in enumerate(made.costs) if cost.cause == "wait" and cost.calls}
-    assert {what for _, _, what in waits} == expected
-    blocked = sum(cost.blocked for cost in made.costs if cost.cause == "wait")
+    waits = [box for row in rows(lanes, "waits") for box in box_spans(lanes, 0, row)]
+    expected = {number for number, cost in enumerate(profile.costs) if cost.cause == "wait" and cost.calls}
+    assert {content for _, _, content in waits} == expected
+    blocked = sum(cost.blocked for cost in profile.costs if cost.cause == "wait")
     assert sum(end - start for start, end, _ in waits) == blocked
 
 
-def test_idleness_is_drawn_by_cause(made):
-    lanes = made.lanes
+def test_idleness_is_drawn_by_cause(profile):
+    lanes = profile.lanes
     assert lanes is not None
     sums: dict[str, int] = {}
     for row in rows(lanes, "idle"):
-        for start, end, what in told(lanes, 0, row):
-            sums[lanes.kinds[what]] = sums.get(lanes.kinds[what], 0) + end - start
+        for start, end, content in box_spans(lanes, 0, row):
+            sums[lanes.kinds[content]] = sums.get(lanes.kinds[content], 0) + end - start
     assert sums == {
         cause: idle
-        for cause in {cost.cause for cost in made.costs}
-        if (idle := sum(cost.idle for cost in made.costs if cost.cause == cause))
+        for cause in {cost.cause for cost in profile.costs}
+        if (idle := sum(cost.idle for cost in profile.costs if cost.cause == cause))
     }
 
 
-def test_spans_lie_within_those_around_them(made):
-    lanes = made.lanes
+def test_spans_lie_within_those_around_them(profile):
+    lanes = profile.lanes
     assert lanes is not None
     threads = {number for number, lane in enumerate(lanes.lanes) if lane.kind == "thread"}
     for lane in threads:
-        by_row = {row.row: told(lanes, 0, row) for row in rows(lanes, "thread") if row.lane == lane}
+        by_row = {row.row: box_spans(lanes, 0, row) for row in rows(lanes, "thread") if row.lane == lane}
         assert sorted(by_row) == list(range(lanes.lanes[lane].rows))
         for deep in range(1, len(by_row)):
             for start, end, _ in by_row[deep]:
@@ -190,17 +190,19 @@ def test_many_spans_become_few_boxes_and_places_worth_a_look_stay_fine():
     assert sum(sum(row.count) for row in rows(lanes, "stream")) == work
 
 
-def test_utilization_is_told_in_parts(made):
-    lanes = made.lanes
+def test_utilization_is_told_in_parts(profile):
+    lanes = profile.lanes
     assert lanes is not None
     assert all(0 <= busy <= 100 for busy in lanes.busy)
     length = lanes.windows[0].end - lanes.windows[0].start
-    assert sum(lanes.busy) / len(lanes.busy) / 100 * length == pytest.approx(sum(made.steps.busy), rel=0.02)
+    assert sum(lanes.busy) / len(lanes.busy) / 100 * length == pytest.approx(
+        sum(profile.steps.busy), rel=0.02
+    )
 
 
-def test_it_is_saved_with_the_profile(made):
-    assert decode(encode([made]))[0] == made
-    bare = msgspec.structs.replace(made, lanes=None)
+def test_it_is_saved_with_the_profile(profile):
+    assert decode(encode([profile]))[0] == profile
+    bare = msgspec.structs.replace(profile, lanes=None)
     assert b"lanes" not in encode([bare])
 
 
@@ -215,7 +217,7 @@ def test_launches_lead_to_the_calls_that_the_trace_ties_to_them():
         for row, call in enumerate(timeline.launchers.tolist())
         if call >= 0
     }
-    seen = 0
+    checked = 0
     for window in lanes.windows:
         for boxes in window.boxes:
             if lanes.lanes[boxes.lane].kind != "stream":
@@ -229,5 +231,5 @@ def test_launches_lead_to_the_calls_that_the_trace_ties_to_them():
                 assert boxes.count[row] == 1
                 assert lanes.lanes[boxes.thread[row]].kind == "thread"
                 assert at - boxes.launch[row] == began[at, at + boxes.length[row]]
-                seen += 1
-    assert seen >= len(began) > 0
+                checked += 1
+    assert checked >= len(began) > 0

@@ -16,7 +16,7 @@ from gapless.model.profile import Launches
 from gapless.trace.timeline import Timeline
 
 
-def found(trace: Trace) -> Launches:
+def launches_of(trace: Trace) -> Launches:
     timeline = trace.timeline()
     return count_launches(timeline, find_steps(timeline, 0), 0)
 
@@ -32,7 +32,7 @@ def test_a_host_that_is_ahead() -> None:
     trace.launch("gemm", 0, 5, kernel=(10, 40))
     trace.launch("gemm", 10, 5, kernel=(50, 30))
     trace.launch("relu", 20, 5, kernel=(80, 2))
-    assert found(trace) == Launches(
+    assert launches_of(trace) == Launches(
         count=3,
         short=1,
         depth=(5 + 35 + 55) / 100,  # from the return of each call to the start of its kernel
@@ -47,7 +47,7 @@ def test_a_host_that_is_behind() -> None:
     trace = step()
     for number in range(5):
         trace.launch("relu", number * 20, 8, kernel=(number * 20 + 8, 2))
-    assert found(trace) == Launches(
+    assert launches_of(trace) == Launches(
         count=5, short=5, depth=0.0, empty=1.0, delay=8_000, call=8_000, kernel=2_000
     )
 
@@ -55,7 +55,7 @@ def test_a_host_that_is_behind() -> None:
 def test_a_copy_that_is_done_before_its_call_returns_was_never_pending() -> None:
     trace = step()
     trace.copy("HtoD (Pageable -> Device)", 0, 50, copy=(20, 30))
-    result = found(trace)
+    result = launches_of(trace)
     assert (result.count, result.short, result.depth, result.empty) == (1, 0, 0.0, 1.0)
 
 
@@ -64,7 +64,7 @@ def test_a_graph_counts_kernel_by_kernel_and_shares_its_launch() -> None:
     graph = trace.call("cudaGraphLaunch", 0, 10)
     for place, length in enumerate((1, 6, 6, 6)):
         trace.kernel("gemm", 20 + place * 10, length, correlation=graph)
-    result = found(trace)
+    result = launches_of(trace)
     assert (result.count, result.graphs, result.call) == (4, 1, 10_000)
     assert result.short == 1  # 1 µs is less than a fourth of 10
     assert result.depth == (10 + 20 + 30 + 40) / 100
@@ -77,7 +77,7 @@ def test_graphs_of_amd_and_of_the_driver() -> None:
     ):
         number = trace.call(name, place * 10, 5)
         trace.kernel("gemm", place * 10 + 6, 1, correlation=number)
-    assert found(trace).graphs == 3
+    assert launches_of(trace).graphs == 3
 
 
 def test_work_outside_the_steps_or_of_another_device_does_not_count() -> None:
@@ -86,23 +86,25 @@ def test_work_outside_the_steps_or_of_another_device_does_not_count() -> None:
     for start in (70, 170):
         trace.launch("gemm", start, 20, kernel=(start + 60, 30))
         trace.launch("gemm", start - 70, 20, kernel=(start - 10, 30), device=1)
-    assert found(trace) == Launches(count=1, depth=0.1, empty=0.9, delay=10_000, call=5_000, kernel=10_000)
+    assert launches_of(trace) == Launches(
+        count=1, depth=0.1, empty=0.9, delay=10_000, call=5_000, kernel=10_000
+    )
 
 
 def test_work_without_a_known_launch_counts_and_tells_no_more() -> None:
     trace = step()
     trace.kernel("gemm", 10, 5, correlation=999_999)
-    assert found(trace) == Launches(count=1, empty=1.0)
+    assert launches_of(trace) == Launches(count=1, empty=1.0)
 
 
 def test_no_device_work() -> None:
-    assert found(step()) == Launches(empty=1.0)
+    assert launches_of(step()) == Launches(empty=1.0)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.booleans().flatmap(traces))
 def test_bounds(trace: Trace) -> None:
-    result = found(trace)
+    result = launches_of(trace)
     assert 0 <= result.empty <= 1
     assert 0 <= result.short <= result.count
     assert result.depth >= 1 - result.empty - 0.001

@@ -114,9 +114,9 @@ def test_places_agree_with_looking_at_each_row(public_trace):
     timeline = public_trace("kineto-resnet50_num_workers_0-worker0.1623143089861-9b36")
     rows = np.flatnonzero(timeline.host.kind == HostKind.CALL)[::37]
     places = PlaceIndex(timeline)
-    codes, found = places.of(rows)
+    codes, places_by_code = places.of(rows)
     for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
-        own, shared = places.place(row), found[code]
+        own, shared = places.place(row), places_by_code[code]
         assert (own.stack, own.operators, own.node) == (shared.stack, shared.operators, shared.node)
 
 

@@ -15,7 +15,7 @@ from gapless.model.profile import MemoryUse
 from gapless.trace.timeline import Timeline
 
 
-def found(trace: Trace, device: int = 0) -> MemoryUse:
+def memory_of(trace: Trace, device: int = 0) -> MemoryUse:
     timeline = trace.timeline()
     return memory_use(timeline, find_steps(timeline, device), device)
 
@@ -32,7 +32,7 @@ def test_peaks_and_the_curve() -> None:
     trace.memory(100, 50, allocated=50, reserved=200)
     trace.memory(200, 90, allocated=140, reserved=200)
     trace.memory(300, -60, allocated=80, reserved=200)
-    assert found(trace) == MemoryUse(
+    assert memory_of(trace) == MemoryUse(
         peak_allocated=140,
         peak_reserved=200,
         time=(100_000, 200_000, 300_000),
@@ -45,7 +45,7 @@ def test_memory_given_back_and_taken_again() -> None:
     trace = step()
     for time, reserved in enumerate((100, 160, 40, 70, 70, 50, 500)):
         trace.memory(100 + time, 1, allocated=time + 1, reserved=reserved)
-    result = found(trace)
+    result = memory_of(trace)
     assert (result.drops, result.given_back) == (2, 140)
     assert result.taken_again == 140  # 30, then what was still missing of 110, whatever was taken besides
 
@@ -54,7 +54,7 @@ def test_what_is_never_taken_again() -> None:
     trace = step()
     for time, reserved in enumerate((100, 160, 40, 70)):
         trace.memory(100 + time, 1, allocated=1, reserved=reserved)
-    result = found(trace)
+    result = memory_of(trace)
     assert (result.drops, result.given_back, result.taken_again) == (1, 120, 30)
 
 
@@ -62,7 +62,7 @@ def test_growth_alone_is_no_saw() -> None:
     trace = step()
     for time, reserved in enumerate((100, 200, 300)):
         trace.memory(100 + time, 1, allocated=1, reserved=reserved)
-    result = found(trace)
+    result = memory_of(trace)
     assert (result.drops, result.given_back, result.taken_again) == (0, 0, 0)
 
 
@@ -70,14 +70,14 @@ def test_what_falls_outside_the_steps_does_not_count() -> None:
     trace = step()
     trace.memory(9_000, 1, allocated=1, reserved=500)
     trace.memory(11_000, 1, allocated=1, reserved=100)
-    assert found(trace).drops == 0
+    assert memory_of(trace).drops == 0
 
 
 def test_memory_of_the_host_is_left_out() -> None:
     trace = step()
     trace.memory(100, 50, allocated=50, reserved=200)
     trace.memory(200, 90, allocated=9_000, reserved=9_000, device_type=0)
-    assert found(trace).peak_allocated == 50
+    assert memory_of(trace).peak_allocated == 50
 
 
 @pytest.mark.parametrize("device_type", [1, 6])
@@ -86,7 +86,7 @@ def test_one_process_counts_its_devices_from_nought(device_type: int) -> None:
     trace = step(device=3)
     trace.device = 0
     trace.memory(100, 50, allocated=50, reserved=200, device_type=device_type)
-    assert found(trace, 3).peak_reserved == 200
+    assert memory_of(trace, 3).peak_reserved == 200
 
 
 def test_of_several_devices_its_own() -> None:
@@ -94,18 +94,18 @@ def test_of_several_devices_its_own() -> None:
     for device, allocated in ((0, 50), (1, 900)):
         trace.device = device
         trace.memory(100 + device, 1, allocated=allocated, reserved=1_000)
-    assert found(trace, 0).peak_allocated == 50
+    assert memory_of(trace, 0).peak_allocated == 50
 
 
 def test_profiles_without_totals() -> None:
     trace = Trace(dialect="old")
     trace.step(1, 0, 10_000)
     trace.memory(100, 50)
-    assert found(trace) == MemoryUse()
+    assert memory_of(trace) == MemoryUse()
 
 
 def test_no_memory_recorded() -> None:
-    assert found(step()) == MemoryUse()
+    assert memory_of(step()) == MemoryUse()
 
 
 @settings(max_examples=25, deadline=None)
@@ -117,7 +117,7 @@ def test_a_thinned_curve_keeps_the_peaks(values: list[tuple[int, int]], times: i
     series = [(a, a + b) for a, b in values] * times
     for place, (allocated, reserved) in enumerate(series):
         trace.memory(100 + place, 1, allocated=allocated, reserved=reserved)
-    result = found(trace)
+    result = memory_of(trace)
     assert len(result.time) == len(result.allocated) == len(result.reserved) <= MAX_POINTS
     assert list(result.time) == sorted(set(result.time))
     assert max(result.allocated) == result.peak_allocated == max(a for a, _ in series)
@@ -134,7 +134,7 @@ def test_one_short_peak_and_one_short_trough_among_many(place: int) -> None:
     for time in range(1_000):
         value = {place: 900, 1_000 - place - 1: 100}.get(time, 500)
         trace.memory(100 + time, 1, allocated=value, reserved=value + 50)
-    result = found(trace)
+    result = memory_of(trace)
     assert len(result.time) <= MAX_POINTS
     for curve, base in ((result.allocated, 0), (result.reserved, 50)):
         assert {100 + base, 500 + base, 900 + base} == set(curve)
@@ -151,7 +151,7 @@ def test_what_is_taken_again_was_given_back(reserved: list[int]) -> None:
         again = min(max(change, 0), owed)
         drops, given_back, taken = drops + (change < 0), given_back + max(-change, 0), taken + again
         owed += max(-change, 0) - again
-    result = found(trace)
+    result = memory_of(trace)
     assert (result.drops, result.given_back, result.taken_again) == (drops, given_back, taken)
 
 

@@ -61,8 +61,8 @@ def iteration(dialect: Dialect = "new", vendor: str = "nvidia") -> Trace:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_phase(dialect: Dialect) -> None:
-    found = times(iteration(dialect).timeline())
-    assert {name: host for name, (host, _, _) in found.items()} == {
+    phases = times(iteration(dialect).timeline())
+    assert {name: host for name, (host, _, _) in phases.items()} == {
         "loading": 40,
         "transfer": 20,
         "forward": 30,  # from the first operator to the last, Python between them included
@@ -70,7 +70,7 @@ def test_every_phase(dialect: Dialect) -> None:
         "optimizer": 30,
         "other": 140,  # between phases, clipping, zero_grad, the rest of the step
     }
-    assert {name: device for name, (_, device, _) in found.items()} == {
+    assert {name: device for name, (_, device, _) in phases.items()} == {
         "loading": 0,
         "transfer": 6,
         "forward": 35,
@@ -78,9 +78,9 @@ def test_every_phase(dialect: Dialect) -> None:
         "optimizer": 10,
         "other": 7,
     }
-    assert found["loading"][2] == 40
-    assert found["transfer"][2] == 14
-    assert found["forward"][2] == 20  # the kernel begins at 100, in Python between the operators
+    assert phases["loading"][2] == 40
+    assert phases["transfer"][2] == 14
+    assert phases["forward"][2] == 20  # the kernel begins at 100, in Python between the operators
 
 
 def test_a_copy_of_amd() -> None:
@@ -118,9 +118,9 @@ def test_recomputation_belongs_to_backward() -> None:
     trace = iteration()
     trace.operator("aten::mm", 128, 10, thread=AUTOGRAD)
     trace.launch("gemm", 130, 2, kernel=(220, 15), thread=AUTOGRAD)
-    found = times(trace.timeline())
-    assert found["backward"][:2] == (40, 57)
-    assert found["forward"][:2] == (30, 35)
+    phases = times(trace.timeline())
+    assert phases["backward"][:2] == (40, 57)
+    assert phases["forward"][:2] == (30, 35)
 
 
 def test_operators_that_stand_bare_on_the_thread_of_autograd_are_backward() -> None:
@@ -137,8 +137,8 @@ def test_backward_on_the_thread_of_the_loop() -> None:
     trace.operator("aten::mm", 32, 5)
     trace.launch("gemm", 33, 2, kernel=(40, 10))
     trace.annotation("Optimizer.step#SGD.step", 50, 10)
-    found = times(trace.timeline())
-    assert (found["forward"][0], found["backward"][:2], found["optimizer"][0]) == (10, (10, 10), 10)
+    phases = times(trace.timeline())
+    assert (phases["forward"][0], phases["backward"][:2], phases["optimizer"][0]) == (10, (10, 10), 10)
 
 
 def test_backward_inside_a_range_that_an_old_file_holds_as_an_operator() -> None:
@@ -147,8 +147,8 @@ def test_backward_inside_a_range_that_an_old_file_holds_as_an_operator() -> None
     trace.annotation("train", 5, 90)
     trace.operator("MmBackward", 30, 10)
     trace.annotation("Optimizer.step#SGD.step", 50, 10)
-    found = times(trace.timeline())
-    assert {name: host for name, (host, _, _) in found.items()} == {
+    phases = times(trace.timeline())
+    assert {name: host for name, (host, _, _) in phases.items()} == {
         "forward": 60,
         "backward": 10,
         "optimizer": 10,
@@ -160,9 +160,9 @@ def test_a_copy_to_the_device_in_backward_is_backward() -> None:
     trace = iteration()
     trace.operator("aten::to", 142, 6, thread=AUTOGRAD)
     trace.copy("HtoD (Pageable -> Device)", 143, 2, copy=(250, 7), thread=AUTOGRAD)
-    found = times(trace.timeline())
-    assert found["backward"][:2] == (40, 49)
-    assert found["transfer"][:2] == (20, 6)
+    phases = times(trace.timeline())
+    assert phases["backward"][:2] == (40, 49)
+    assert phases["transfer"][:2] == (20, 6)
 
 
 def test_what_an_operator_sends_along_is_no_transfer() -> None:
@@ -179,8 +179,8 @@ def test_what_lies_between_the_optimizer_and_the_next_forward_pass_is_neither() 
     trace.annotation("Optimizer.step#SGD.step", 10, 30)
     trace.operator("aten::add_", 15, 5)
     trace.operator("aten::mm", 60, 20)
-    found = times(trace.timeline())
-    assert {name: host for name, (host, _, _) in found.items()} == {
+    phases = times(trace.timeline())
+    assert {name: host for name, (host, _, _) in phases.items()} == {
         "forward": 20,
         "optimizer": 30,
         "other": 50,
@@ -193,17 +193,17 @@ def test_python_between_operators_of_one_phase_goes_on_under_another_thread() ->
     trace.operator("aten::mm", 10, 30)
     trace.operator(NODE, 20, 10, thread=AUTOGRAD)
     trace.operator("aten::mm", 60, 20)
-    found = times(trace.timeline())
-    assert (found["forward"][0], found["backward"][0]) == (60, 10)
+    phases = times(trace.timeline())
+    assert (phases["forward"][0], phases["backward"][0]) == (60, 10)
 
 
 def test_a_thread_that_works_ahead_transfers_but_is_not_the_loop() -> None:
     trace = iteration()
     trace.operator("aten::copy_", 85, 30, thread=5000)
     trace.copy("HtoD (Pinned -> Device)", 90, 5, copy=(105, 20), thread=5000, stream=20)
-    found = times(trace.timeline())
-    assert found["transfer"][:2] == (20, 26)
-    assert found["forward"][0] == 30
+    phases = times(trace.timeline())
+    assert phases["transfer"][:2] == (20, 26)
+    assert phases["forward"][0] == 30
 
 
 def test_a_device_that_works_has_no_idle_time_in_any_phase() -> None:

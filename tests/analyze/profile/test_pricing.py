@@ -67,17 +67,17 @@ def test_of_prices_that_are_not_there_nothing_is_said():
     assert all(table.title != "Prices" for table in report_run([profile]).tables)
 
 
-@pytest.mark.parametrize("what", ["GAP101", "gap10", "train.py:3", "/work/train.py", "work/train.py"])
-def test_leaving_out_what_was_asked_for(what):
-    profile = build_profile(waiting().timeline(), requested=[what])
+@pytest.mark.parametrize("change", ["GAP101", "gap10", "train.py:3", "/work/train.py", "work/train.py"])
+def test_leaving_out_what_was_asked_for(change):
+    profile = build_profile(waiting().timeline(), requested=[change])
     assert profile.prices.asked.waits == 59
     assert profile.prices.asked.saved == profile.prices.all
 
 
-@pytest.mark.parametrize("what", ["GAP112", "rain.py:3", "torch", "train.py:4"])
-def test_what_is_not_there_cannot_be_left_out(what):
+@pytest.mark.parametrize("change", ["GAP112", "rain.py:3", "torch", "train.py:4"])
+def test_what_is_not_there_cannot_be_left_out(change):
     with pytest.raises(UsageError, match="nothing to leave out"):
-        build_profile(waiting().timeline(), requested=[what])
+        build_profile(waiting().timeline(), requested=[change])
 
 
 def test_one_launch_for_each_step_needs_steps():
@@ -85,14 +85,14 @@ def test_one_launch_for_each_step_needs_steps():
         build_profile(waiting().timeline(), requested=["@graphs"])
 
 
-@pytest.mark.parametrize("what", ["@pinned", "@input", "@graphs", "@half:gemm"])
-def test_other_assumptions(what):
-    profile = build_profile(waiting(steps=True).timeline(), requested=[what])
-    assert profile.prices.asked.assumed == (what[1:],)
+@pytest.mark.parametrize("assumption", ["@pinned", "@input", "@graphs", "@half:gemm"])
+def test_other_assumptions(assumption):
+    profile = build_profile(waiting(steps=True).timeline(), requested=[assumption])
+    assert profile.prices.asked.assumed == (assumption[1:],)
     assert profile.prices.asked.waits == 0
     # Host and device alternate: what makes either faster is saved; nothing is copied to the device or loaded.
     saved = profile.prices.asked.saved
-    least = {"@half:gemm": 59 * 140_000, "@graphs": 45 * 100_000}.get(what)
+    least = {"@half:gemm": 59 * 140_000, "@graphs": 45 * 100_000}.get(assumption)
     assert saved == 0 if least is None else saved > least
 
 
@@ -108,7 +108,7 @@ def test_waits_for_what_the_profile_does_not_show_have_no_price():
         trace.call("cudaDeviceSynchronize", begin + 4000, 3000)
     trace.frame("/work/train.py(3): train", 0, 60_000)
     profile = build_profile(trace.timeline(), priced=True)
-    price = next(one for one in profile.prices.each if one.kept or one.unknown)
+    price = next(price for price in profile.prices.each if price.kept or price.unknown)
     assert price.unknown
     assert (price.alone, price.last) == (-1, -1)
     finding = next(
@@ -142,9 +142,9 @@ def test_a_launch_bound_profile_gains_by_one_launch_for_each_step():
     # What is left of a step are its kernels, one behind the other, and one launch.
     assert prices.asked.saved > 0.5 * prices.span
     assert prices.span - prices.asked.saved > 6 * 50 * 6_000
-    told = report_run([profile]).verdict.why[0]
-    assert told.startswith("With one launch per step, ")
-    assert " less" in told
+    reason = report_run([profile]).verdict.why[0]
+    assert reason.startswith("With one launch per step, ")
+    assert " less" in reason
 
 
 def test_a_real_launch_bound_profile_gains_by_it(public_trace):
@@ -154,10 +154,10 @@ def test_a_real_launch_bound_profile_gains_by_it(public_trace):
     assert 0.4 < profile.prices.asked.saved / profile.prices.span < 1
 
 
-@pytest.mark.parametrize("what", ["@moon", "@half:", "@half:conv"])
-def test_assumptions_that_mean_nothing(what):
+@pytest.mark.parametrize("assumption", ["@moon", "@half:", "@half:conv"])
+def test_assumptions_that_mean_nothing(assumption):
     with pytest.raises(UsageError, match=r"half|no kernel"):
-        build_profile(waiting().timeline(), requested=[what])
+        build_profile(waiting().timeline(), requested=[assumption])
 
 
 def test_too_little_to_replay_is_refused_in_words():

@@ -54,9 +54,9 @@ def test_three_runs_and_single_processes_are_told_apart(mixed: list[Profile]) ->
 
 
 def test_even_if_the_files_did_not_say_which_rank_they_are(mixed: list[Profile]) -> None:
-    bare = [msgspec.structs.replace(one, rank=-1, world_size=0) for one in mixed]
-    found = {tuple(sorted(names)) for names in ends(group_runs(bare))}
-    assert found == {DLRM, TWO, FOUR, *((name,) for name in SINGLE)}
+    bare = [msgspec.structs.replace(profile, rank=-1, world_size=0) for profile in mixed]
+    runs = {tuple(sorted(names)) for names in ends(group_runs(bare))}
+    assert runs == {DLRM, TWO, FOUR, *((name,) for name in SINGLE)}
 
 
 def test_a_rank_that_is_a_second_late_in_every_step(public_profile: Get) -> None:

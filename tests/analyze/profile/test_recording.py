@@ -13,7 +13,7 @@ from gapless.model.profile import Recording
 from gapless.trace.timeline import Timeline
 
 
-def found(trace: Trace) -> Recording:
+def recording_of(trace: Trace) -> Recording:
     timeline = trace.timeline()
     return find_recording(timeline, find_steps(timeline, 0))
 
@@ -27,14 +27,14 @@ def step(trace: Trace) -> Trace:
 def test_frames() -> None:
     trace = step(Trace())
     trace.frame("train.py(3): main", 0, 100)
-    result = found(trace)
+    result = recording_of(trace)
     assert (result.stacks, result.with_stack, result.events_per_step) == ("frames", True, 4)
 
 
 def test_call_stacks() -> None:
     trace = step(Trace(dialect="old"))
     trace.operator("aten::mm", 0, 10, stack="train.py(3): main;train.py(9): <module>")
-    result = found(trace)
+    result = recording_of(trace)
     assert (result.stacks, result.with_stack) == ("call-stack", True)
 
 
@@ -42,25 +42,25 @@ def test_stacks_asked_for_and_not_there() -> None:
     """The profiler says that it was to record stacks; none came."""
     trace = step(Trace(with_stack=True))
     trace.operator("aten::mm", 0, 10)
-    result = found(trace)
+    result = recording_of(trace)
     assert (result.stacks, result.with_stack) == ("", True)
 
 
 def test_nothing_asked_for() -> None:
     trace = step(Trace(with_stack=False, head={"profile_memory": 0}))
-    assert found(trace) == Recording(events_per_step=3)
+    assert recording_of(trace) == Recording(events_per_step=3)
 
 
 def test_options() -> None:
     trace = step(Trace(with_stack=False, head={"record_shapes": 1, "profile_memory": 1}))
-    result = found(trace)
+    result = recording_of(trace)
     assert (result.with_shapes, result.with_memory, result.with_stack) == (True, True, False)
 
 
 def test_old_files_do_not_name_their_options() -> None:
     trace = step(Trace(dialect="old"))
     trace.memory(50, 100)
-    assert found(trace).with_memory
+    assert recording_of(trace).with_memory
 
 
 def test_overhead_in_the_steps() -> None:
@@ -69,7 +69,7 @@ def test_overhead_in_the_steps() -> None:
     trace.overhead("Buffer Flush", 15, 20)
     trace.overhead("Buffer Flush", 95, 30)
     trace.overhead("Resource", 200, 30)
-    result = found(trace)
+    result = recording_of(trace)
     assert result.overhead == 30_000
     assert list(result.overheads.items()) == [("Buffer Flush", 25_000), ("Activity Buffer Request", 10_000)]
 
@@ -81,9 +81,9 @@ def test_overhead_in_the_steps() -> None:
 def test_what_the_driver_does_is_no_overhead_of_the_profiler(name: str) -> None:
     """CUPTI reports it as overhead, too: the CPU that is far ahead and waits for room among the launches."""
     trace = step(Trace())
-    plain = found(step(Trace()))
+    plain = recording_of(step(Trace()))
     trace.overhead(name, 10, 80)
-    assert found(trace) == plain
+    assert recording_of(trace) == plain
 
 
 def test_events_are_counted_per_step() -> None:
@@ -93,7 +93,7 @@ def test_events_are_counted_per_step() -> None:
         trace.launch("gemm", number * 100 + 1, kernel=(number * 100 + 10, 10))
         trace.memory(number * 100 + 5, 10)
     trace.operator("aten::mm", 300, 10)
-    assert found(trace).events_per_step == 4
+    assert recording_of(trace).events_per_step == 4
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ train(3)
 """
 
 
-def told(line: int, function: str, call: str) -> SourceLine:
+def resolved_line(line: int, function: str, call: str) -> SourceLine:
     """The line that is told of a frame at `line` of `function`, which called `call`."""
     site = Site(
         operator="aten::item",
@@ -47,27 +47,27 @@ def told(line: int, function: str, call: str) -> SourceLine:
 @pytest.mark.parametrize("recorded", [7, 8, 11])
 def test_the_line_of_a_call_in_the_loop(recorded):
     """The frame has the line where the function begins, or one that ran when recording started."""
-    line = told(recorded, "train", "Tensor.item")
+    line = resolved_line(recorded, "train", "Tensor.item")
     assert (line.line, line.code) == (10, "total = loss.item()")
 
 
 def test_where_the_line_is_not_known_the_function_is():
-    assert told(11, "train", "Tensor.backward").line == 7
-    assert told(15, "forward", "Tensor.tolist").line == 15  # both calls are on one line
-    assert told(14, "forward", "Tensor.cpu").line == 14
+    assert resolved_line(11, "train", "Tensor.backward").line == 7
+    assert resolved_line(15, "forward", "Tensor.tolist").line == 15  # both calls are on one line
+    assert resolved_line(14, "forward", "Tensor.cpu").line == 14
 
 
 def test_a_loop_outside_of_functions():
-    line = told(17, "<module>", "Tensor.item")
+    line = resolved_line(17, "<module>", "Tensor.item")
     assert (line.line, line.code) == (4, "first = next(loader).item()")
-    assert told(17, "<module>", "Tensor.cpu").line == 1
+    assert resolved_line(17, "<module>", "Tensor.cpu").line == 1
 
 
 @pytest.mark.parametrize(
     ("line", "function"), [(3, "train"), (99, "<module>"), (8, "forward"), (40, "train")]
 )
 def test_source_that_is_another_tells_nothing(line, function):
-    finding = told(line, function, "Tensor.item")
+    finding = resolved_line(line, function, "Tensor.item")
     assert (finding.line, finding.code) == (line, "")
 
 

@@ -36,7 +36,7 @@ TRAIN = SourceLine("train.py", 6, "train")  # the line of its first decorator
 LIBRARY = SourceLine("torch/nn/modules/module.py", 1743, "_call_impl", library="torch")
 
 
-def told(site: Site, source: str = SOURCE, stacks: str = "frames") -> Site:
+def resolved_site(site: Site, source: str = SOURCE, stacks: str = "frames") -> Site:
     profile = Profile(
         costs=(Cost(cause="wait", site=site),),
         lines=(LineTime(site=site, total=1, kernels=1),),
@@ -67,7 +67,7 @@ def wait(operator: str, call: str = "", *stack: SourceLine) -> Site:
     ],
 )
 def test_one_line_can_be_the_call(site, line, code):
-    assert (told(site).line.line, told(site).line.code) == (line, code)
+    assert (resolved_site(site).line.line, resolved_site(site).line.code) == (line, code)
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ def test_one_line_can_be_the_call(site, line, code):
     ],
 )
 def test_otherwise_nothing_is_said(site):
-    assert told(site) == site
+    assert resolved_site(site) == site
 
 
 @pytest.mark.parametrize("source", ["", "def train(:", "\0", "x = 1\n" * 3])
 def test_source_that_tells_nothing(source):
     site = wait("aten::index")
-    assert told(site, source) == site
+    assert resolved_site(site, source) == site
 
 
 def test_lines_of_call_stacks_are_exact_and_get_their_text():
     site = wait("aten::nonzero", "", SourceLine("train.py", 15, "train"))
-    assert told(site, stacks="call-stack").line.code == "first = out.nonzero()"
+    assert resolved_site(site, stacks="call-stack").line.code == "first = out.nonzero()"
     moved = wait("aten::nonzero", "", SourceLine("train.py", 4, "train"))
-    assert told(moved, stacks="call-stack") == moved
+    assert resolved_site(moved, stacks="call-stack") == moved
 
 
 def test_backward_is_told_by_what_forward_called():
@@ -104,9 +104,9 @@ def test_backward_is_told_by_what_forward_called():
     site = Site(
         operator="aten::item", mechanism="read", node="SumBackward0", forward=(helper, TRAIN), stack=()
     )
-    assert told(site).line.line == 9
+    assert resolved_site(site).line.line == 9
     plain = Site(operator="aten::item", mechanism="read", node="SumBackward0", forward=(TRAIN,))
-    assert told(plain) == plain
+    assert resolved_site(plain) == plain
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_backward_is_told_by_what_forward_called():
 def test_a_condition_is_told_only_where_nothing_else_asks(other):
     alone = "def train(x):\n    if x:\n        pass\n"
     site = wait("aten::_local_scalar_dense", "Tensor.__bool__", SourceLine("train.py", 1, "train"))
-    assert told(site, alone).line.line == 2
-    assert told(site, f"{alone}    {other}\n") == site
+    assert resolved_site(site, alone).line.line == 2
+    assert resolved_site(site, f"{alone}    {other}\n") == site
 
 
 def test_an_index_that_is_taken_and_put_back():
     site = wait("aten::index", "", SourceLine("train.py", 1, "train"))
-    assert told(site, "def train(x, m):\n    x[m] += 1\n").line.line == 2
-    assert told(site, "def train(x, m):\n    x[m] += 1\n    y = x[m]\n") == site
+    assert resolved_site(site, "def train(x, m):\n    x[m] += 1\n").line.line == 2
+    assert resolved_site(site, "def train(x, m):\n    x[m] += 1\n    y = x[m]\n") == site

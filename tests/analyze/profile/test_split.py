@@ -25,8 +25,8 @@ KINDS = Split.__struct_fields__
 def parts(trace: Trace) -> dict[str, int]:
     """The parts in microseconds, those that are not 0."""
     timeline = trace.timeline()
-    found = split_time(timeline, find_steps(timeline, 0), 0)
-    return {kind: getattr(found, kind) // 1000 for kind in KINDS if getattr(found, kind)}
+    split = split_time(timeline, find_steps(timeline, 0), 0)
+    return {kind: getattr(split, kind) // 1000 for kind in KINDS if getattr(split, kind)}
 
 
 def step() -> Trace:
@@ -186,9 +186,9 @@ def test_each_part_is_what_counting_moments_gives(trace: Trace) -> None:
     inside = np.zeros(500, bool)
     for a, b in zip(steps.start, steps.end, strict=True):
         inside[int(a) // 1000 : int(b) // 1000] = True
-    found = split_time(timeline, steps, 0)
+    split = split_time(timeline, steps, 0)
     counted = np.bincount(kind[inside], minlength=len(KINDS)).tolist()
-    assert [getattr(found, name) // 1000 for name in KINDS] == counted
+    assert [getattr(split, name) // 1000 for name in KINDS] == counted
 
 
 @settings(max_examples=60, deadline=None)
@@ -240,8 +240,8 @@ def test_use_is_that_of_the_tensorboard_plugin(
         scale = (steps.end[-1] - steps.start[0]) / lengths if steps.source == "span" else 1
         for value, key in ((utilization, "utilization"), (sm_efficiency, "sm_efficiency")):
             expected = float(row[key])
-            found = value(timeline, steps, device)
-            assert (found if found < 0 else found * scale) == pytest.approx(expected, abs=2e-6, rel=1e-4)
+            share = value(timeline, steps, device)
+            assert (share if share < 0 else share * scale) == pytest.approx(expected, abs=2e-6, rel=1e-4)
         assert mean_occupancy(timeline, steps, device) == pytest.approx(float(row["occupancy"]), abs=2e-4)
         compared += 1
     assert compared == 43
@@ -256,8 +256,8 @@ def test_parts_are_those_of_the_tensorboard_plugin(
         steps = find_steps(timeline, device)
         if steps.source != "ProfilerStep" or "trace_compare-test" in row["trace"]:
             continue
-        found = split_time(timeline, steps, device)
-        ours = {kind: getattr(found, kind) / len(steps.names) / 1000 for kind in KINDS}
+        split = split_time(timeline, steps, device)
+        ours = {kind: getattr(split, kind) / len(steps.names) / 1000 for kind in KINDS}
         theirs = {kind: float(row[kind]) for kind in KINDS}
         if is_communication(timeline).any() or theirs["communication"]:
             # It takes collectives' kernels for computation and their launches for communication.

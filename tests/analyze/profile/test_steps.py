@@ -36,7 +36,7 @@ def micros(steps: StepSpans) -> list[tuple[int, int]]:
     return [(int(a) // 1000, int(b) // 1000) for a, b in zip(steps.start, steps.end, strict=True)]
 
 
-def found(trace: Trace, device: int = 0) -> StepSpans:
+def steps_of(trace: Trace, device: int = 0) -> StepSpans:
     return find_steps(trace.timeline(), device)
 
 
@@ -54,7 +54,7 @@ def loop(dialect: str = "new") -> Trace:
 
 @pytest.mark.parametrize("dialect", ["new", "middle", "old"])
 def test_a_step_lasts_until_its_last_kernel_and_the_next_begins_there(dialect: str) -> None:
-    steps = found(loop(dialect))
+    steps = steps_of(loop(dialect))
     assert micros(steps) == [(0, 130), (130, 200), (200, 300)]
     assert steps.source == "ProfilerStep"
     assert steps.names == ("ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2")
@@ -66,7 +66,7 @@ def test_the_first_step_begins_when_what_was_launched_before_it_is_done() -> Non
     trace.launch("gemm", 0, kernel=(10, 50))
     trace.step(1, 40, 60)
     trace.launch("gemm", 50, kernel=(70, 10))
-    assert micros(found(trace)) == [(60, 100)]
+    assert micros(steps_of(trace)) == [(60, 100)]
 
 
 def test_other_devices_do_not_put_the_first_step_off() -> None:
@@ -74,7 +74,7 @@ def test_other_devices_do_not_put_the_first_step_off() -> None:
     trace.kernel("gemm", 0, 65, device=1)
     trace.step(1, 40, 60)
     trace.launch("gemm", 50, kernel=(70, 10))
-    assert micros(found(trace)) == [(40, 100)]
+    assert micros(steps_of(trace)) == [(40, 100)]
 
 
 def test_copies_of_the_steps_count_once() -> None:
@@ -83,13 +83,13 @@ def test_copies_of_the_steps_count_once() -> None:
         copy = {**event, "cat": "gpu_user_annotation", "pid": 0, "tid": 7, "ts": event["ts"] - 0.001}
         trace.raw(**copy)
         trace.raw(**{**event, "cat": "cpu_op"})
-    assert micros(found(trace)) == [(0, 130), (130, 200), (200, 300)]
+    assert micros(steps_of(trace)) == [(0, 130), (130, 200), (200, 300)]
 
 
 def test_a_last_step_without_device_work_is_left_out_and_said() -> None:
     trace = loop()
     trace.step(3, 300, 100)
-    steps = found(trace)
+    steps = steps_of(trace)
     assert len(steps.names) == 3
     assert steps.notes[0].startswith("ProfilerStep#3 left out")
 
@@ -101,7 +101,7 @@ def test_a_last_step_that_lacks_a_fifth_of_its_kernels_is_left_out(kernels: int,
         trace.step(number, number * 100, 100)
         for place in range(count):
             trace.launch("relu", number * 100 + place * 8, kernel=(number * 100 + place * 8 + 6, 1))
-    assert len(found(trace).names) == kept
+    assert len(steps_of(trace).names) == kept
 
 
 def test_where_most_work_is_not_linked_to_its_launch_every_step_stays() -> None:
@@ -109,7 +109,7 @@ def test_where_most_work_is_not_linked_to_its_launch_every_step_stays() -> None:
     trace.step(3, 300, 100)
     for place in range(10):
         trace.kernel("relu", 300 + place * 5, 2)
-    assert len(found(trace).names) == 4
+    assert len(steps_of(trace).names) == 4
 
 
 def test_only_the_work_of_the_device_stretches_its_steps() -> None:
@@ -136,7 +136,7 @@ def test_between_the_ends_of_optimizer_steps(dialect: str) -> None:
     trace = Trace(dialect=dialect)  # type: ignore[arg-type]
     for number in range(4):
         train(trace, number * 100)
-    steps = found(trace)
+    steps = steps_of(trace)
     assert steps.source == SGD
     assert steps.names == ("1", "2", "3")
     first = micros(steps)[0][0]
@@ -148,7 +148,7 @@ def test_optimizers_behind_one_another_step_once(second: str) -> None:
     trace = Trace()
     for number in range(4):
         train(trace, number * 100, (SGD, second))
-    steps = found(trace)
+    steps = steps_of(trace)
     assert [b - a for a, b in micros(steps)] == [100, 100, 100]
     assert steps.source == second
 
@@ -158,15 +158,15 @@ def test_an_optimizer_around_another_steps_once() -> None:
     for number in range(4):
         train(trace, number * 100)
         trace.annotation("Optimizer.step#Wrapper.step", number * 100 + 68, 14)
-    assert len(found(trace).names) == 3
-    assert found(trace).source == "Optimizer.step#Wrapper.step"
+    assert len(steps_of(trace).names) == 3
+    assert steps_of(trace).source == "Optimizer.step#Wrapper.step"
 
 
 def test_the_optimizer_that_comes_least_often_closes_an_iteration() -> None:
     trace = Trace()
     for number in range(12):
         train(trace, number * 100, ("Optimizer.step#RMSprop.step",) if number % 3 else (SGD,))
-    steps = found(trace)
+    steps = steps_of(trace)
     assert steps.source == SGD
     assert [b - a for a, b in micros(steps)] == [300, 300, 300]
 
@@ -175,7 +175,7 @@ def test_two_optimizer_steps_are_no_series() -> None:
     trace = Trace()
     train(trace, 0)
     train(trace, 100)
-    assert found(trace).source == "span"
+    assert steps_of(trace).source == "span"
 
 
 def test_optimizers_of_the_cpu_are_no_steps_of_the_gpu() -> None:
@@ -183,7 +183,7 @@ def test_optimizers_of_the_cpu_are_no_steps_of_the_gpu() -> None:
     for number in range(4):
         trace.annotation(SGD, number * 100, 10)
     trace.launch("gemm", 500, kernel=(510, 10))
-    assert found(trace).source == "span"
+    assert steps_of(trace).source == "span"
 
 
 @pytest.mark.parametrize("name", ["train_step", "Iteration {}", "batch #{}", "step[DECODE bs={}]", "Step {}"])
@@ -192,7 +192,7 @@ def test_annotations_that_say_they_are_iterations(name: str) -> None:
     for number in range(3):
         trace.annotation(name.format(number), number * 100, 80)
         trace.launch("gemm", number * 100 + 10, kernel=(number * 100 + 20, 30))
-    steps = found(trace)
+    steps = steps_of(trace)
     assert micros(steps) == [(0, 80), (100, 180), (200, 280)]
     assert steps.names[-1] == name.format(2)
 
@@ -205,7 +205,7 @@ def test_other_annotations_are_no_steps(name: str) -> None:
     for number in range(3):
         trace.annotation(name, number * 100, 80)
         trace.launch("gemm", number * 100 + 10, kernel=(number * 100 + 20, 30))
-    assert found(trace).source == "span"
+    assert steps_of(trace).source == "span"
 
 
 def test_from_one_batch_to_the_next() -> None:
@@ -213,7 +213,7 @@ def test_from_one_batch_to_the_next() -> None:
     for number in range(5):
         trace.annotation(BATCH, number * 100, 20)
         trace.launch("gemm", number * 100 + 30, kernel=(number * 100 + 40, 30))
-    steps = found(trace)
+    steps = steps_of(trace)
     assert steps.source == BATCH
     assert micros(steps) == [(0, 100), (100, 200), (200, 300), (300, 400)]
 
@@ -224,7 +224,7 @@ def test_batches_asked_for_ahead_of_the_work_are_no_steps() -> None:
         trace.annotation(BATCH, number * 100, 20)
     for number in range(6):
         trace.launch("gemm", 330 + number * 10, kernel=(340 + number * 10, 5))
-    assert found(trace).source == "span"
+    assert steps_of(trace).source == "span"
 
 
 def test_the_whole_trace_is_one_step() -> None:
@@ -232,7 +232,7 @@ def test_the_whole_trace_is_one_step() -> None:
     trace.operator("aten::randn", 0, 40)
     trace.launch("gemm", 60, kernel=(70, 30))
     trace.operator("aten::item", 100, 60)
-    steps = found(trace)
+    steps = steps_of(trace)
     assert (steps.source, steps.names, micros(steps)) == ("span", ("1",), [(0, 160)])
 
 
@@ -240,7 +240,7 @@ def test_set_up_that_takes_most_of_the_trace_is_no_part_of_it() -> None:
     trace = Trace()
     trace.operator("aten::randn", 0, 400)
     trace.launch("gemm", 450, kernel=(470, 30))
-    assert micros(found(trace)) == [(450, 500)]
+    assert micros(steps_of(trace)) == [(450, 500)]
 
 
 # What is what -----------------------------------------------------------------------------------------------

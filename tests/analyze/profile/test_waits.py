@@ -19,12 +19,12 @@ def sites(trace: Trace) -> list[Site]:
     timeline = trace.timeline()
     waits = find_waits(timeline)
     places = PlaceIndex(timeline)
-    found = []
+    counting = []
     for row, copy, counts in zip(waits.rows, waits.copy, waits.counts, strict=True):
         if counts:
             name = timeline.names[timeline.work.name[copy]] if copy >= 0 else ""
-            found.append(site_of_wait(places.place(int(row)), name))
-    return found
+            counting.append(site_of_wait(places.place(int(row)), name))
+    return counting
 
 
 def chain(
@@ -78,8 +78,8 @@ def test_a_synchronization_of_the_device():
     trace.launch("work", 0, 4, kernel=(5, 100))
     trace.wait(10, 95, stream=False)
     trace.launch("more", 120, 4, kernel=(126, 10))
-    (one,) = sites(trace)
-    assert match_rule(one).code == "GAP130"
+    (site,) = sites(trace)
+    assert match_rule(site).code == "GAP130"
 
 
 def test_hip_is_told_in_the_words_of_cuda():
@@ -92,8 +92,8 @@ def test_hip_is_told_in_the_words_of_cuda():
 
 
 def test_hips_copies_wait_without_a_synchronization():
-    (one,) = sites(chain("aten::to", "aten::copy_", copy=PAGEABLE_OUT, sync=False, vendor="amd"))
-    assert match_rule(one).code == "GAP122"
+    (site,) = sites(chain("aten::to", "aten::copy_", copy=PAGEABLE_OUT, sync=False, vendor="amd"))
+    assert match_rule(site).code == "GAP122"
 
 
 @pytest.mark.parametrize(("size", "rows"), [(4096, 1), (1 << 20, 2)])
