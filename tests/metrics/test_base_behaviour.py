@@ -399,12 +399,12 @@ def test_groups():
     none = metrics.MetricCollection(copy.deepcopy(parts), compute_groups=False)
     none.update(tensor([0, 1]), tensor([0, 1]))
     assert none.compute_groups == {}
-    assert len({id(part) for member in none.values() for part in member._parts}) == 3
+    assert len({id(part) for member in none.values() for part in member.all_statistics()}) == 3
     assert all(member.update_called for member in none.values())
     groups = [["MulticlassRecall", "MulticlassF1Score"]]
     chosen = metrics.MetricCollection(copy.deepcopy(parts), compute_groups=groups)
     assert chosen.compute_groups == {0: groups[0], 1: ["MulticlassPrecision"]}
-    ids = {name: id(member._parts[0]) for name, member in chosen.items()}
+    ids = {name: id(member.all_statistics()[0]) for name, member in chosen.items()}
     assert ids["MulticlassRecall"] == ids["MulticlassF1Score"] != ids["MulticlassPrecision"]
 
 

@@ -101,7 +101,7 @@ def parts_of(metric: Any) -> str:
         return ""
     if isinstance(metric, metrics.MulticlassROC) and metric.average == "micro":
         return "MulticlassROC micro"
-    return " ".join([type(metric).__name__, *(type(part).__name__ for part in metric._parts)])
+    return " ".join([type(metric).__name__, *(type(part).__name__ for part in metric.all_statistics())])
 
 
 @pytest.mark.filterwarnings("ignore")

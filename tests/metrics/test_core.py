@@ -97,7 +97,7 @@ def test_nothing_is_the_identity_and_order_does_not_matter(name: str):
         other = copy.deepcopy(first)
         first.merge(two)
         assert same(quietly(first.compute), expected), sample.label
-        if not any(part.gathers for part in whole._parts):  # rows stay in the order they come in
+        if not any(part.gathers for part in whole.all_statistics()):  # rows stay in the order they come in
             two.merge(other)
             assert same(quietly(two.compute), expected), sample.label
         whole.merge(sample.make())

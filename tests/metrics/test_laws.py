@@ -27,7 +27,7 @@ def storages(metric: Any) -> dict[str, int]:
         id(part): part
         for module in metric.modules()
         if isinstance(module, metrics.Metric)
-        for part in module._parts
+        for part in module.all_statistics()
     }
     return {
         f"{key}.{name}": value.untyped_storage().data_ptr()

@@ -72,7 +72,7 @@ def test_gradients_of_a_batch(name: str, options: dict[str, Any], outputs: int):
             (one,) = torch.autograd.grad(found.sum(), preds)
             (other,) = torch.autograd.grad(expected.sum(), preds)
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-    assert not any(value.requires_grad for part in ours._parts for value in part.state.values())
+    assert not any(value.requires_grad for part in ours.all_statistics() for value in part.state.values())
     result = ours.compute()
     assert not result.requires_grad
     torch.testing.assert_close(result, reference.compute().detach(), rtol=1e-3, atol=1e-5)

@@ -22,11 +22,11 @@ from gapless.metrics.faults import (
 )
 from gapless.metrics.foreign import ForeignMetric, is_torchmetrics_metric
 from gapless.metrics.global_states import GlobalStates
-from gapless.metrics.ledger import Ledger
 from gapless.metrics.members import Plan, Sources, flatten_results, iter_members, select_arguments, sources_of
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import CheckedReading, FaultWatch, PendingReading, PeriodicReader
 from gapless.metrics.statistic import Statistic, reset_together
+from gapless.metrics.update_history import UpdateHistory
 from gapless.metrics.wrapping import OwnAttributes, properties_of, warn_of_no_data
 from gapless.transfer import Reading
 from gapless.trees import map_tensors
@@ -74,7 +74,7 @@ class MetricCollection(nn.ModuleDict):
         self._foreign = {}
         self._plans = {}
         self._watch = FaultWatch()
-        self._ledger = Ledger()
+        self.update_history = UpdateHistory()
         self._board = Board()
         self._watchers = []
         self.add_metrics(metrics, *additional)
@@ -92,7 +92,7 @@ class MetricCollection(nn.ModuleDict):
             self._affixes[name] = affixes
         self._check_groups()
         for name, member in self._iter_members():
-            if member._lender is not self:
+            if member.sharing_collection is not self:
                 self._lend(name, member)
         self.rebuild_plans()
 
@@ -109,33 +109,32 @@ class MetricCollection(nn.ModuleDict):
         """Let `metric` share the statistics of other members; those it has are used if they have data."""
         if metric.direct:
             return
-        if metric._lender is not None:  # Members of its other collection must not share updates made here.
-            metric._stop_sharing()
-        if self._share and not metric.update_called and not self._ledger.updated:
+        metric.stop_sharing()  # Members of its other collection must not share updates made here.
+        if self._share and not metric.update_called and not self.update_history.updated:
             shareable = {part.key: part for part in self._distinct(self._mates(name))}
             for part_name, part in list(metric.statistics()):
                 if (shared := shareable.get(part.key)) is not None:
                     shared.checked = shared.checked or part.checked
                     metric.use(part_name, shared)
-        metric.__dict__["_lender"] = self
-        self._ledger.updated = self._ledger.updated or metric.update_called
-        self._ledger.count = max(self._ledger.count, metric.update_count)
-        metric.__dict__["_ledger"] = self._ledger
+        self.update_history.updated = self.update_history.updated or metric.update_called
+        self.update_history.count = max(self.update_history.count, metric.update_count)
+        metric.share_with(self, self.update_history)
 
     def _mates(self, name: str) -> set[str]:
         """Return the members that share statistics and whose statistics `name` may use."""
+        sharing = {mate for mate, member in self._iter_members() if member.sharing_collection is self}
         if self._explicit_groups is None:
-            mates = set(self._modules)
-        else:
-            mates = {mate for group in self._explicit_groups if name in group for mate in group}
-        return {mate for mate, member in self._iter_members() if mate in mates and member._lender is self}
+            return sharing
+        return sharing.intersection(
+            mate for group in self._explicit_groups if name in group for mate in group
+        )
 
     def _distinct(self, names: set[str] | None = None) -> list[Statistic]:
         """Return every statistic of the members `names` (None: all) once, if it is updated from here."""
         statistics: dict[int, Statistic] = {}
         for name, member in self._iter_members():
             if not member.direct and (names is None or name in names):
-                statistics.update((id(part), part) for part in member._parts)
+                statistics.update((id(part), part) for part in member.all_statistics())
         return list(statistics.values())
 
     def _members(self) -> list[Metric]:
@@ -147,7 +146,7 @@ class MetricCollection(nn.ModuleDict):
         Plans for likely calls are made here, not in the first update, so that a compiled one compiles once.
         """
         self._plans = {}
-        self._ledger.computed.clear()
+        self.update_history.computed.clear()
         needed: list[str] = []
         for member in self._members():
             parameters = member._parameters_of_update()
@@ -161,7 +160,7 @@ class MetricCollection(nn.ModuleDict):
         """Make and cache the plan for calls with so many positional and these named arguments."""
         groups: dict[Sources, list[NamedStatistic]] = {}
         direct: list[tuple[Sources, str, Metric]] = []
-        ledgers: dict[int, Ledger] = {}
+        histories: dict[int, UpdateHistory] = {}
         planned: set[int] = set()
         for part, metric_names in self._named_statistics():
             part.names = metric_names
@@ -170,23 +169,23 @@ class MetricCollection(nn.ModuleDict):
             if member.direct:
                 direct.append((sources, name, member))
                 continue
-            if member._ledger is not self._ledger:
-                ledgers[id(member._ledger)] = member._ledger
+            if member.update_history is not self.update_history:
+                histories[id(member.update_history)] = member.update_history
             group = groups.setdefault(sources, [])
-            group += [(part, part.names) for part in member._parts if id(part) not in planned]
-            planned.update(id(part) for part in member._parts)
+            group += [(part, part.names) for part in member.all_statistics() if id(part) not in planned]
+            planned.update(id(part) for part in member.all_statistics())
         plain = tuple(range(num_positional))
         routes = [(None if sources == plain else sources, parts) for sources, parts in groups.items()]
         first = routes[0][1][0][0] if routes else None
         call: tuple[int | str, ...] = (num_positional, *names)
-        self._plans[call] = Plan(routes, direct, first, list(ledgers.values()))
+        self._plans[call] = Plan(routes, direct, first, list(histories.values()))
         return self._plans[call]
 
     def _named_statistics(self) -> list[NamedStatistic]:
         """Return every statistic once, with the names of its members."""
         statistics: dict[int, tuple[Statistic, list[str]]] = {}
         for name, member in self._iter_members():
-            for part in member._parts:
+            for part in member.all_statistics():
                 statistics.setdefault(id(part), (part, []))[1].append(name)
         return [(part, tuple(names)) for part, names in statistics.values()]
 
@@ -213,9 +212,9 @@ class MetricCollection(nn.ModuleDict):
             device = self._move_to_inputs((*args, *kwargs.values()), device)
         compiling = torch.compiler.is_compiling()
         at_once = device == CPU and not compiling
-        self._ledger.record_update(compiling)
-        for ledger in plan.ledgers:
-            ledger.record_update(compiling)
+        self.update_history.record_update(not compiling)
+        for history in plan.histories:
+            history.record_update(not compiling)
         for sources, parts in plan.groups:
             inputs: Any = args
             if sources is not None:
@@ -271,8 +270,8 @@ class MetricCollection(nn.ModuleDict):
         members = self._members_to_reduce(lambda member: member.sync_on_compute)
         if not members:
             return self._values()
-        cache = self._ledger.computed
-        stamp = [(member._ledger.count, member._ledger.updated) for member in self._members()]
+        cache = self.update_history.computed
+        stamp = [(member.update_history.count, member.update_history.updated) for member in self._members()]
         if id(self) not in cache or cache[id(self)][0] != stamp:
             with GlobalStates(members).swap_in():
                 results = self._values()
@@ -292,9 +291,9 @@ class MetricCollection(nn.ModuleDict):
                 member.__dict__["_forward_cache"] = None
                 if member.direct:
                     member.reset()
-                elif member._ledger is not self._ledger:
-                    member._ledger.record_reset()
-            self._ledger.record_reset()
+                elif member.update_history is not self.update_history:
+                    member.update_history.record_reset()
+            self.update_history.record_reset()
 
     def read(self, async_op: bool = False) -> Reading:
         """Start copying the results to the host and return at once.
@@ -375,8 +374,8 @@ class MetricCollection(nn.ModuleDict):
             )
         groups: dict[Any, list[str]] = {}
         for name, member in self._iter_members():
-            alone = member.direct or not member._parts or not self._groups_checked
-            key = id(member) if alone else tuple(id(part) for part in member._parts)
+            alone = member.direct or not member.all_statistics() or not self._groups_checked
+            key = id(member) if alone else tuple(id(part) for part in member.all_statistics())
             groups.setdefault(key, []).append(name)
         return dict(enumerate(groups.values()))
 
@@ -386,7 +385,7 @@ class MetricCollection(nn.ModuleDict):
 
     @property
     def _groups_checked(self) -> bool:
-        return self._explicit_groups is not None or self._ledger.updated or self._ledger.ever
+        return self._explicit_groups is not None or self.update_history.updated or self.update_history.ever
 
     @property
     def metric_state(self) -> dict[str, dict[str, Any]]:
@@ -456,10 +455,10 @@ class MetricCollection(nn.ModuleDict):
     def _results(self, wanted: Callable[[Metric], bool]) -> dict[str, Any]:
         """Return the results of the wanted members, computing what shared statistics derive once."""
         members = [(name, member) for name, member in self._iter_members() if wanted(member)]
-        parts = list({id(part): part for _, member in members for part in member._parts}.values())
+        parts = list({id(part): part for _, member in members for part in member.all_statistics()}.values())
         for part in parts:
             part.derived = {}
-            part.readers = [member for _, member in members if part in member._parts]
+            part.readers = [member for _, member in members if part in member.all_statistics()]
         try:
             return {name: member._squeezed_result() for name, member in members}
         finally:

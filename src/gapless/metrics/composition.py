@@ -57,8 +57,7 @@ class CompositionalMetric(Metric):
     def _leave_collections(self) -> None:
         """Take the operands out of their collections, which would not notice updates made from here."""
         for metric in self._operands():
-            if metric._lender is not None:
-                metric._stop_sharing()
+            metric.stop_sharing()
         self._collect_statistics()
 
     def _operands(self) -> list[Metric]:
@@ -73,7 +72,7 @@ class CompositionalMetric(Metric):
         """Add a batch to every operand; each gets the keyword arguments that its ``update`` accepts."""
         for metric in self._operands():
             metric.update(*args, **metric._filter_kwargs(**kwargs))
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -84,14 +83,14 @@ class CompositionalMetric(Metric):
         results = {
             id(metric): metric(*args, **metric._filter_kwargs(**kwargs)) for metric in self._operands()
         }
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
         self.__dict__["_forward_cache"] = result = squeeze_result(self._combine(results))
         return result
 
     def compute(self) -> Any:
         """Return the operation's result over all batches of the operands. The host does not wait."""
         self._collect_statistics()
-        self._ledger.updated = any(metric.update_called for metric in self._operands())
+        self.update_history.updated = any(metric.update_called for metric in self._operands())
         return Metric.compute(self)
 
     def value(self) -> Any:

@@ -13,9 +13,9 @@ from gapless.metrics.batch import CPU, Batch, all_on_device, device_of
 from gapless.metrics.declared import DeclaringMetric
 from gapless.metrics.faults import NamedStatistic, check, check_if_strict, deliver_on_host, strict
 from gapless.metrics.global_states import GlobalStates, SwappedStates
-from gapless.metrics.ledger import Ledger
 from gapless.metrics.reading import CheckedReading, FaultWatch
 from gapless.metrics.statistic import Statistic, reset_together
+from gapless.metrics.update_history import UpdateHistory
 from gapless.transfer import Reading
 
 
@@ -67,9 +67,9 @@ class Core:
     dist_sync_fn: Any = None
     _parts: list[Statistic]
     _names: list[str]
-    _ledger: Ledger
+    _history: UpdateHistory
     _watch: FaultWatch
-    _lender: Any
+    _collection: Any
     _device: torch.device
     _dtype: torch.dtype
 
@@ -78,8 +78,8 @@ class Core:
         self.__dict__.update(
             _parts=[],
             _names=[],
-            _lender=None,
-            _ledger=Ledger(),
+            _collection=None,
+            _history=UpdateHistory(),
             _watch=FaultWatch(),
             _device=torch.get_default_device(),
             _dtype=torch.get_default_dtype(),
@@ -100,8 +100,8 @@ class Core:
     def observe(self, *args: Any) -> None:
         """Add a batch with these arguments to every statistic."""
         own = self.__dict__
-        if own["_lender"] is not None:
-            self._stop_sharing()
+        if own["_collection"] is not None:
+            self.stop_sharing()
         parts = own["_parts"]
         device = parts[0].device
         on_host = device == CPU
@@ -111,7 +111,7 @@ class Core:
         batch = Batch(args, device, parts[0].graph)
         compiling = torch.compiler.is_compiling()
         at_once = on_host and not compiling
-        own["_ledger"].record_update(compiling)
+        own["_history"].record_update(not compiling)
         for part in parts:
             shared = part.twins and not on_host and not compiling
             if shared and twins.copy_leader_state(part, args):
@@ -133,13 +133,12 @@ class Core:
 
     def empty(self) -> None:
         """Remove all data, in the same storages. The host does not wait."""
-        if self._lender is not None:
-            self._stop_sharing()
+        self.stop_sharing()
         try:
             self._watch.look(self._named_statistics(), resetting=True)
         finally:
             reset_together(self._parts)
-            self._ledger.record_reset()
+            self._history.record_reset()
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch. The host does not wait."""
@@ -156,7 +155,7 @@ class Core:
         if not isinstance(other, kind) or mine != theirs:
             raise ValueError(f"Expected a {kind.__name__} with the same arguments, but got {other!r}")
         self._absorb(other.statistics())
-        self._ledger.record_update(compiling=True)
+        self.record_update(counted=False)
 
     def reduce(self) -> SwappedStates:
         """Make the states those of all processes inside a ``with`` block, and local again after it.
@@ -214,7 +213,56 @@ class Core:
         for part in self._parts:
             part.to(device_with_index)
         self.__dict__["_device"] = device_with_index
-        self._ledger.computed.clear()
+        self._history.computed.clear()
+
+    # What collections, wrappers and checkpoints of this package call.
+
+    def all_statistics(self) -> list[Statistic]:
+        """Return the statistics without their names, in the order of :meth:`use`.
+
+        Collections plan updates with them and reductions go over them. The list is the metric's own.
+        """
+        return self._parts
+
+    def use_statistics_of(self, inner: Core) -> None:
+        """Compute from the statistics of `inner`, later ones included: for wrappers of one metric."""
+        self.__dict__.update(_parts=inner._parts, _names=inner._names)
+
+    @property
+    def update_history(self) -> UpdateHistory:
+        """The updates and cached results, which members of a collection share with it."""
+        return self._history
+
+    def record_update(self, counted: bool | None = None) -> None:
+        """Record an update that did not go through :meth:`observe`: by a wrapper, a merge or a checkpoint.
+
+        With `counted` None it is counted unless it runs in a compiled function.
+        """
+        self._history.record_update(not torch.compiler.is_compiling() if counted is None else counted)
+
+    @property
+    def sharing_collection(self) -> Any:
+        """The collection with whose members this metric may share statistics; None if there is none."""
+        return self._collection
+
+    def share_with(self, collection: Any, history: UpdateHistory) -> None:
+        """Become a member of `collection`, which updates the statistics and keeps the `history`."""
+        self.__dict__.update(_collection=collection, _history=history)
+
+    def stop_sharing(self) -> None:
+        """Take copies of the statistics that other members of a collection share, if there is one.
+
+        Whoever updates, resets or merges a member by itself calls this first.
+        """
+        collection = self._collection
+        if collection is None:
+            return
+        self.__dict__.update(_collection=None, _history=copy.deepcopy(self._history))
+        for name, part in list(self.statistics()):
+            own = copy.deepcopy(part)
+            own.names = (type(self).__name__,)
+            self.use(name, own)
+        collection.rebuild_plans()
 
     # Parts.
 
@@ -230,20 +278,9 @@ class Core:
             part.to(accelerator)
         return accelerator
 
-    def _stop_sharing(self) -> None:
-        """Replace statistics shared with other members of a collection by copies of their own."""
-        lender, self.__dict__["_lender"] = self._lender, None
-        self.__dict__["_ledger"] = copy.deepcopy(self._ledger)
-        for name, part in list(self.statistics()):
-            own = copy.deepcopy(part)
-            own.names = (type(self).__name__,)
-            self.use(name, own)
-        lender.rebuild_plans()
-
     def _absorb(self, statistics: Iterable[tuple[str, Statistic]]) -> None:
         """Add the states of `statistics` to the statistics of the same names."""
-        if self._lender is not None:
-            self._stop_sharing()
+        self.stop_sharing()
         for name, other in list(statistics):
             if name in self._names:
                 part = self._parts[self._names.index(name)]

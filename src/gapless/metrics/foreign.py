@@ -37,18 +37,18 @@ class ForeignMetric(Metric, abstract=True):
     def __init__(self, theirs: Any) -> None:
         super().__init__()
         self.theirs = theirs
-        self._ledger.count, self._ledger.updated = theirs.update_count, theirs.update_called
+        self.update_history.count, self.update_history.updated = theirs.update_count, theirs.update_called
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Update the wrapped metric."""
         self.theirs.update(*args, **kwargs)
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped metric."""
         result = self.theirs(*args, **kwargs)
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
         return result
 
     def compute(self) -> Any:
@@ -75,7 +75,7 @@ class ForeignMetric(Metric, abstract=True):
 
     def reset(self) -> None:
         self.theirs.reset()
-        self._ledger.record_reset()
+        self.update_history.record_reset()
 
     def _get_name(self) -> str:
         return type(self.theirs).__name__

@@ -15,9 +15,10 @@ from gapless.metrics.statistic import State, Statistic, swap_states
 class ReducibleMetric(Protocol):
     """The attributes of a metric that reducing its states needs."""
 
-    _parts: list[Statistic]
     process_group: Any
     dist_sync_fn: Any
+
+    def all_statistics(self) -> list[Statistic]: ...
 
     def _declaring_metrics(self) -> Sequence[declared.DeclaringMetric]: ...
 
@@ -76,10 +77,12 @@ class GlobalStates:
         holders: dict[int, tuple[declared.DeclaringMetric, Any]] = {}
         for member in members:
             group_and_gather = (group or member.process_group, gather or member.dist_sync_fn)
-            by_group.setdefault(group_and_gather, {}).update((id(part), part) for part in member._parts)
+            by_group.setdefault(group_and_gather, {}).update(
+                (id(part), part) for part in member.all_statistics()
+            )
             holders.update((id(metric), (metric, group_and_gather)) for metric in member._declaring_metrics())
         # Members may stop sharing statistics before the reduction completes; their states stay the same.
-        self._members = [(member, [id(part) for part in member._parts]) for member in members]
+        self._members = [(member, [id(part) for part in member.all_statistics()]) for member in members]
         self._reductions = [
             (list(parts), start_reduction(list(parts.values()), async_op, *group_and_gather))
             for group_and_gather, parts in by_group.items()
@@ -104,13 +107,13 @@ class GlobalStates:
         places = {
             id(part): (part, states[key])
             for member, keys in self._members
-            for part, key in zip(member._parts, keys, strict=True)
+            for part, key in zip(member.all_statistics(), keys, strict=True)
         }
         counts = {id(part): n for _, reduction in self._reductions for part, n in reduction.elsewhere.items()}
         elsewhere = {
             part: counts[key]
             for member, keys in self._members
-            for part, key in zip(member._parts, keys, strict=True)
+            for part, key in zip(member.all_statistics(), keys, strict=True)
             if key in counts
         }
         return SwappedStates(list(places.values()), self._declared, elsewhere)

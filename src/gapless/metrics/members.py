@@ -11,9 +11,9 @@ from torch import nn
 from gapless.metrics.checks import warn
 from gapless.metrics.faults import NamedStatistic as Watched
 from gapless.metrics.foreign import is_torchmetrics_metric, torchmetrics_classes
-from gapless.metrics.ledger import Ledger
 from gapless.metrics.metric import Metric
 from gapless.metrics.statistic import Statistic
+from gapless.metrics.update_history import UpdateHistory
 
 Sources = tuple[int | str, ...]
 """Arguments of a call: positions and keywords."""
@@ -30,8 +30,8 @@ class Plan(NamedTuple):
     direct: list[tuple[Sources, str, Metric]]
     """Arguments, name and metric of the members whose ``update`` must be called."""
     first: Statistic | None
-    ledgers: list[Ledger]
-    """Ledgers of members that do not share the collection's."""
+    histories: list[UpdateHistory]
+    """UpdateHistorys of members that do not share the collection's."""
 
 
 def iter_members(

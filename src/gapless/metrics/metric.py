@@ -187,7 +187,7 @@ class Metric(Operators, Core, nn.Module):
         self._watch.look(self._named_statistics())
         if not (self.sync_on_compute and not self._is_synced and self._is_distributed()):
             return squeeze_result(self.value())
-        cache = self._ledger.computed
+        cache = self.update_history.computed
         if id(self) not in cache or not self.compute_with_cache:
             with self.sync_context(distributed_available=lambda: True):
                 cache[id(self)] = squeeze_result(self.value())
@@ -200,8 +200,7 @@ class Metric(Operators, Core, nn.Module):
         if self._is_synced:
             words = "The Metric shouldn't be synced when performing ``forward``: call ``unsync`` first"
             raise user_error(RuntimeError, words)
-        if self._lender is not None:
-            self._stop_sharing()
+        self.stop_sharing()
         if self._declaring_metrics():
             result = wrapping.forward_declared(self, args, kwargs)
         else:
@@ -277,35 +276,35 @@ class Metric(Operators, Core, nn.Module):
     @property
     def update_called(self) -> bool:
         """Whether there was an update since the last reset."""
-        return self._ledger.updated
+        return self.update_history.updated
 
     @property
     def update_count(self) -> int:
         """Updates since the last reset, without those in a compiled function or a CUDA graph."""
-        return self._ledger.count
+        return self.update_history.count
 
     _update_called = update_called
 
     @property
     def _update_count(self) -> int:
-        return self._ledger.count
+        return self.update_history.count
 
     @_update_count.setter
     def _update_count(self, count: int) -> None:
-        self._ledger.count = count
-        self._ledger.updated = count > 0
+        self.update_history.count = count
+        self.update_history.updated = count > 0
 
     @property
     def _computed(self) -> Any:
         """The cached result, until the next update; None if there is none."""
-        return self._ledger.computed.get(id(self))
+        return self.update_history.computed.get(id(self))
 
     @_computed.setter
     def _computed(self, value: Any) -> None:
         if value is None:
-            self._ledger.computed.pop(id(self), None)
+            self.update_history.computed.pop(id(self), None)
         else:
-            self._ledger.computed[id(self)] = value
+            self.update_history.computed[id(self)] = value
 
     @property
     def metric_state(self) -> dict[str, Any]:
@@ -367,7 +366,7 @@ class Metric(Operators, Core, nn.Module):
             RuntimeError: states of this metric cannot be merged.
         """
         self._reduce_states(check_mergeable(self, incoming_state))
-        self._ledger.record_update(compiling=True)
+        self.record_update(counted=False)
 
     def _reduce_states(self, incoming: Mapping[str, Any] | Metric) -> None:
         parts = (
@@ -452,7 +451,7 @@ class Metric(Operators, Core, nn.Module):
         for name in self._own_defaults:
             if prefix + name in state_dict:
                 setattr(self, name, state_dict.pop(prefix + name))
-                self._ledger.record_update(compiling=True)
+                self.record_update(counted=False)
         if any(read(self, state_dict, prefix, args[4]) for read in state_readers):
             return
         for name, part in self.statistics():
@@ -460,7 +459,7 @@ class Metric(Operators, Core, nn.Module):
             lost = [slot for slot in part.saved_slots if slots[slot] is None]
             if not lost:
                 load_or_explain(part, slots, args[4], f"{prefix}{name}")
-                self._ledger.record_update(False)
+                self.record_update(counted=True)
             elif self._is_persistent:
                 missing += [f"{prefix}{name}.{slot}" for slot in lost]
         super()._load_from_state_dict(state_dict, prefix, *args)

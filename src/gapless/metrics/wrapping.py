@@ -36,23 +36,30 @@ def forward_declared(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     """Run ``forward`` of a metric with declared states, of its own or in metrics inside."""
     holders = metric._declaring_metrics()
     mergeable = all(metric_with_states.full_state_update is False for metric_with_states in holders)
-    if not mergeable and not metric._parts:
+    if not mergeable and not metric.all_statistics():
         # An update depends on the previous states: run it once on them, and once for the batch alone.
         metric.update(*args, **kwargs)
         before = [
-            (metric_with_states, metric_with_states._ledger.count, metric_with_states._ledger.updated)
+            (
+                metric_with_states,
+                metric_with_states.update_history.count,
+                metric_with_states.update_history.updated,
+            )
             for metric_with_states in {*holders, metric}
         ]
         with batch_states(holders, keep=False):
             result = batch_result(metric, args, kwargs)
         for metric_with_states, count, updated in before:
-            metric_with_states._ledger.count, metric_with_states._ledger.updated = count, updated
+            metric_with_states.update_history.count, metric_with_states.update_history.updated = (
+                count,
+                updated,
+            )
     else:
         with batch_states(holders, keep=True):
             result = batch_result(metric, args, kwargs)
     for metric_with_states in holders:
         move_lists_to_host(metric_with_states)
-    metric._ledger.computed.clear()
+    metric.update_history.computed.clear()
     return result
 
 
@@ -91,7 +98,7 @@ def batch_states(holders: Sequence[Any], keep: bool) -> Iterator[None]:
             if keep:
                 with torch.no_grad():
                     declared.swap_states(metric, map_tensors(batch, Tensor.detach))
-                    declared.merge_states(metric, held, metric._ledger.count)
+                    declared.merge_states(metric, held, metric.update_history.count)
 
 
 def move_lists_to_host(metric: Any) -> None:
@@ -122,7 +129,7 @@ def wrap_compute(compute: Callable[..., Any]) -> Callable[..., Any]:
         warn_of_no_data(self)
         if self._computed is not None:
             return self._computed
-        if self._parts:
+        if self.all_statistics():
             self._watch.look(self._named_statistics())
         with (
             self.sync_context(should_sync=self.sync_on_compute and not self._is_synced),
@@ -165,7 +172,7 @@ def wrap_update(update: Callable[..., Any]) -> Callable[..., Any]:
         if own["_updating"]:
             update(self, *args, **kwargs)
             return
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
         own["_updating"] = True
         try:
             with torch.set_grad_enabled(own["_enable_grad"] and torch.is_grad_enabled()):
@@ -194,7 +201,7 @@ def device_error(name: str) -> str:
 
 def warn_of_no_data(metric: Any) -> None:
     """Warn if there was no update since the last reset."""
-    if not metric._ledger.updated and not torch.compiler.is_compiling():
+    if not metric.update_history.updated and not torch.compiler.is_compiling():
         warn(
             f"The ``compute`` method of metric {type(metric).__name__} was called before the ``update`` "
             "method: the result does not include any data"

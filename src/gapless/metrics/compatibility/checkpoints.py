@@ -109,8 +109,9 @@ def exchange_classes(metric: Any, part: MulticlassCounts) -> Exchange:
         """Whether all metrics that share the table use the micro average, so that one class may hold
         all counts.
         """
-        members = () if metric._lender is None else metric._lender._members()
-        return all(member.average == "micro" for member in members if part in member._parts)
+        collection = metric.sharing_collection
+        members = () if collection is None else collection._members()
+        return all(member.average == "micro" for member in members if part in member.all_statistics())
 
     def load(tp: Tensor, predicted: Tensor, actual: Tensor) -> None:
         together = (
@@ -371,7 +372,7 @@ def torchmetrics_states(module: nn.Module) -> dict[str, Any]:
     """
     states = dict(module.state_dict())
     for name, metric in module.named_modules(remove_duplicate=False):
-        if isinstance(metric, Metric) and metric._parts:
+        if isinstance(metric, Metric) and metric.all_statistics():
             prefix = f"{name}." if name else ""
             for own in metric._counted_state():
                 states.pop(prefix + own, None)
@@ -391,7 +392,7 @@ def read_torchmetrics(metric: Metric, saved: dict[str, Any], prefix: str, errors
     own = (*metric._own_defaults, *metric._buffers, *metric._parameters)
     inner = {name.removeprefix(prefix): name for name in saved if name.startswith(prefix)}
     theirs = {name: whole for name, whole in inner.items() if "." not in name and name not in own}
-    if not (theirs and metric._parts and file_in_torchmetrics(type(metric))):
+    if not (theirs and metric.all_statistics() and file_in_torchmetrics(type(metric))):
         return False
     states = {name: saved.pop(whole) for name, whole in theirs.items()}
     read_states = exchange(metric).read
@@ -405,7 +406,7 @@ def read_torchmetrics(metric: Metric, saved: dict[str, Any], prefix: str, errors
         errors.append(f"{prefix.removesuffix('.') or type(metric).__name__}: {error}")
     except (KeyError, RuntimeError) as error:
         errors.append(f"{refusal_message(metric)} ({error})")
-    metric._ledger.record_update(False)
+    metric.record_update(counted=True)
     return True
 
 

@@ -139,7 +139,7 @@ class MeanAveragePrecision(Metric):
         self.observe(*rows)
 
     def value(self) -> dict[str, Tensor]:
-        labels = torch.zeros(0, dtype=torch.int32, device=self._parts[0].device)
+        labels = torch.zeros(0, dtype=torch.int32, device=self.device)
         result: dict[str, Tensor] = {}
         for kind in self.iou_type:
             prefix = "" if len(self.iou_type) == 1 else f"{kind}_"
@@ -181,7 +181,7 @@ class MeanAveragePrecision(Metric):
 
     def _undefined(self) -> Tensor:
         """Return -1, the value of a metric without ground truth."""
-        return torch.full((), -1.0, dtype=self.dtype, device=self._parts[0].device)
+        return torch.full((), -1.0, dtype=self.dtype, device=self.device)
 
     def _result_names(self) -> list[str]:
         """Return the names of all values; the last two are those per class."""

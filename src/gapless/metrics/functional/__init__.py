@@ -156,7 +156,7 @@ def compute_batch(metric: type[Metric], options: dict[str, Any], *inputs: Any) -
         report_gone(errors=True)
     if isinstance(instance, RetrievalMetric):
         instance.empty_target_action = "neg"
-    for part in instance._parts:
+    for part in instance.all_statistics():
         part.names = (function_name(metric.__name__),)
     if any(isinstance(value, Tensor) and value.dtype == torch.float64 for value in inputs):
         instance.set_dtype(torch.float64)

@@ -187,7 +187,7 @@ class MaskMetric(Metric, abstract=True):
 
     def score_batch(self, preds: Tensor, target: Tensor) -> Tensor:
         """Return the scores of one batch without adding it; the metric's function calls this."""
-        (statistic,) = self._parts
+        (statistic,) = self.all_statistics()
         assert isinstance(statistic, MaskCounts)
         overlaps = statistic.count_overlaps(Batch((preds, target), preds.device))
         if overlaps.invalid is not None:

@@ -60,7 +60,7 @@ class BootStrapper(MetricCopies):
                 *(value.index_select(0, rows) if isinstance(value, Tensor) else value for value in args),
                 **{n: v.index_select(0, rows) if isinstance(v, Tensor) else v for n, v in kwargs.items()},
             )
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
 
     def value(self) -> dict[str, Tensor]:
         values = torch.stack([metric._result() for metric in self._wrapped_metrics()])

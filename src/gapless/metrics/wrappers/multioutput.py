@@ -45,7 +45,7 @@ class MultioutputWrapper(MetricCopies):
         for i, metric in enumerate(self._wrapped_metrics()):
             positional, named = self._select_output(i, args, kwargs)
             metric.update(*positional, **named)
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
 
     def _select_output(
         self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any]

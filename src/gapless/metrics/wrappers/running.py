@@ -131,7 +131,7 @@ class Running(Metric):
             window.push()
         if base._own_defaults:
             self._declared.append(declared.copy_states(base))
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -171,7 +171,7 @@ class Running(Metric):
         return whole
 
     def _windows(self) -> list[Window]:
-        return [part for part in self._parts if isinstance(part, Window)]
+        return [part for part in self.all_statistics() if isinstance(part, Window)]
 
     def reset(self) -> None:
         super().reset()

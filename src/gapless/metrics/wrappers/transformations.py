@@ -45,13 +45,13 @@ class MetricInputTransformer(Metric):
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch, with the first two positional arguments transformed."""
         self.wrapped_metric.update(*self._transform_args(args), **kwargs)
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the result of this batch alone."""
         result = self.wrapped_metric(*self._transform_args(args), **kwargs)
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
         self.__dict__["_forward_cache"] = result
         return result
 

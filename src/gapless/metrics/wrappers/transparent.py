@@ -61,8 +61,7 @@ class Transparent(Metric, abstract=True):
 
     def _wrap(self, inner: Metric) -> None:
         self.inner = inner
-        for name in ("_parts", "_names"):
-            self.__dict__[name] = inner.__dict__[name]
+        self.use_statistics_of(inner)
 
     @property
     def direct(self) -> bool:  # type: ignore[override]
@@ -74,10 +73,9 @@ class Transparent(Metric, abstract=True):
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Update the wrapped metric."""
-        if self._lender is not None:
-            self._stop_sharing()
+        self.stop_sharing()
         self.inner.update(*args, **kwargs)
-        self._ledger.record_update(torch.compiler.is_compiling())
+        self.record_update()
 
     def _declaring_metrics(self) -> Sequence[Metric]:
         return self.inner._declaring_metrics()

@@ -1,12 +1,16 @@
-"""Update counts and cached results of a metric, known on the host."""
+"""How often a metric was updated, and its cached results, on the host."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class Ledger:
-    """What the host knows about a metric's updates: whether, how many, and cached results."""
+class UpdateHistory:
+    """The updates of a metric, or of all members of a collection that share statistics.
+
+    `updated` and `count` tell of updates since the last reset, `ever` whether there were any before it.
+    `computed` holds results until the next update, by the id of the metric or collection.
+    """
 
     def __init__(self) -> None:
         self.updated = False
@@ -17,12 +21,12 @@ class Ledger:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "computed": {}}  # The keys are ids of objects in this process.
 
-    def record_update(self, compiling: bool) -> None:
-        """Record an update; inside a compiled function it is not counted."""
+    def record_update(self, counted: bool) -> None:
+        """Record an update, and forget results; only if `counted` it changes the count."""
         self.updated = True
         if self.computed:
             self.computed.clear()
-        if not compiling:
+        if counted:
             self.count += 1
 
     def record_reset(self) -> None:
