@@ -81,8 +81,18 @@ CASES = [
         lambda d: ops.mse_loss(d.x, d.y, d.mask),
         True,
     ),
-    Case("compact", lambda d: d.x[d.chosen], lambda d: ops.compact(d.x, d.chosen, size=d.kept).values, True),
-    Case("nonzero", lambda d: d.chosen.nonzero(), lambda d: ops.nonzero(d.chosen, size=d.kept).values, True),
+    Case(
+        "compact",
+        lambda d: d.x[d.chosen],
+        lambda d: ops.compact(d.x, d.chosen, size=d.kept, fill_value=-1).values,
+        True,
+    ),
+    Case(
+        "nonzero",
+        lambda d: d.chosen.nonzero(),
+        lambda d: ops.nonzero(d.chosen, size=d.kept, fill_value=-1).values,
+        True,
+    ),
     Case("assign", _assign, lambda d: ops.assign(d.x, d.mask, d.y), True),
     Case(
         "masked_scatter",
@@ -96,7 +106,11 @@ CASES = [
         lambda d: d.x.repeat_interleave(d.repeats, dim=0),
         lambda d: ops.repeat_interleave(d.x, d.repeats, dim=0, output_size=2 * d.rows).values,
     ),
-    Case("unique", lambda d: torch.unique(d.labels), lambda d: ops.unique(d.labels, size=CLASSES).values),
+    Case(
+        "unique",
+        lambda d: torch.unique(d.labels),
+        lambda d: ops.unique(d.labels, size=CLASSES, fill_value=-1).values,
+    ),
     Case("count_unique", lambda d: torch.unique(d.labels).numel(), lambda d: ops.count_unique(d.labels)),
     Case(
         "count_unique, bounded",

@@ -199,10 +199,16 @@ SAMPLES = [
         1,
         cut=_front,
     ),
-    Sample("nonzero", lambda i: ops.nonzero(i.mask, size=50), lambda i: i.mask.nonzero(), 1, cut=_front),
+    Sample(
+        "nonzero",
+        lambda i: ops.nonzero(i.mask, size=50, fill_value=-1),
+        lambda i: i.mask.nonzero(),
+        1,
+        cut=_front,
+    ),
     Sample(
         "argwhere",
-        lambda i: ops.argwhere(i.holes, size=12),
+        lambda i: ops.argwhere(i.holes, size=12, fill_value=-1),
         lambda i: torch.argwhere(i.holes),
         1,
         cut=_front,
@@ -216,14 +222,16 @@ SAMPLES = [
     ),
     Sample(
         "unique",
-        lambda i: ops.unique(i.holes, size=7, return_inverse=True, return_counts=True),
+        lambda i: ops.unique(i.holes, size=7, fill_value=0, return_inverse=True, return_counts=True),
         lambda i: torch.unique(i.holes, return_inverse=True, return_counts=True),
         1,
         cut=_distinct,
     ),
     Sample(
         "unique_consecutive",
-        lambda i: ops.unique_consecutive(i.holes, size=N, return_inverse=True, return_counts=True),
+        lambda i: ops.unique_consecutive(
+            i.holes, size=N, fill_value=0, return_inverse=True, return_counts=True
+        ),
         lambda i: torch.unique_consecutive(i.holes, return_inverse=True, return_counts=True),
         1,
         cut=_distinct,

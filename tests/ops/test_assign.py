@@ -45,6 +45,47 @@ def test_through_indices(at: list[int], twice: bool) -> None:
     assert torch.equal(added, x.index_put((index,), values.expand(-1, 3), accumulate=True))
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    ids=st.lists(st.integers(-2, 5), max_size=6),
+    size=st.integers(6, 9),
+    fill=st.integers(-1, 5),
+    accumulate=st.booleans(),
+)
+def test_nothing_is_written_for_padding(ids: list[int], size: int, fill: int, accumulate: bool) -> None:
+    """Rows that are read, changed and written back: with distinct ids of a fixed size as without."""
+    table, index = leaf(torch.arange(12.0, dtype=torch.float64).view(6, 2)), torch.tensor(ids).long() % 8 - 2
+    wanted, found = torch.unique(index), ops.unique(index, size=size, fill_value=fill)
+    same = leaf(table)
+    expected = same.index_put((wanted,), same[wanted] * 3 - 1, accumulate)
+    assigned = ops.assign(table, found, table[found.values] * 3 - 1, accumulate=accumulate)
+    if (index < 0).any() and (index == index.min() + 6).any():
+        return  # one row under two names: either may be written last
+    assert torch.equal(assigned, expected)
+    torch.testing.assert_close(gradient(assigned, table), gradient(expected, same))
+
+
+@settings(max_examples=50, deadline=None)
+@given(drawn=masked(shape=(3, 4)), rows=st.booleans())
+def test_through_positions(drawn: Masked, rows: bool) -> None:
+    mask = drawn.mask[:, 0] if rows else drawn.mask
+    found = ops.nonzero(mask, size=mask.numel(), fill_value=-1)
+    wanted = drawn.x.clone()
+    wanted[mask] = 5
+    assert torch.equal(ops.assign(drawn.x, found, 5.0), wanted)
+    kept = ops.compact(torch.arange(3), drawn.mask[:, 0], fill_value=0)
+    wanted = drawn.x.clone()
+    wanted[drawn.mask[:, 0]] = drawn.x.flip(1)[drawn.mask[:, 0]]
+    assert torch.equal(ops.assign(drawn.x, kept, drawn.x.flip(1)[kept.values]), wanted)
+
+
+def test_positions_fit_the_tensor() -> None:
+    found = ops.nonzero(torch.ones(2, 3), size=6, fill_value=-1)
+    with pytest.raises(ValueError, match="positions in 2 dimensions do not fit a tensor of 1"):
+        ops.assign(torch.zeros(2), found, 1.0)
+    assert ops.assign(torch.zeros(0, 3), found, 1.0).shape == (0, 3)
+
+
 def test_several_indices_and_dtypes() -> None:
     x = torch.zeros(3, 4, dtype=torch.float16)
     rows, columns = torch.tensor([0, 2]), torch.tensor([1, 3])

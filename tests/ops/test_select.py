@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -41,7 +43,7 @@ def test_compact(drawn: Masked, data: st.DataObject) -> None:
 @settings(max_examples=60, deadline=None)
 @given(drawn=masked(), size=SIZES)
 def test_nonzero_and_masked_select(drawn: Masked, size: int) -> None:
-    actual, number = ops.nonzero(drawn.mask, size=size)
+    actual, number = ops.nonzero(drawn.mask, size=size, fill_value=-1)
     wanted = drawn.mask.nonzero()
     assert number == wanted.shape[0]
     assert torch.equal(actual, bounded(wanted, size, -1))
@@ -123,6 +125,38 @@ def test_fill_fits_the_dtype() -> None:
     assert ops.compact(torch.ones(2, dtype=torch.float16), mask).values.dtype == torch.float16
 
 
+def test_padding_that_may_be_an_index_is_chosen_or_warned_of() -> None:
+    ids, mask = torch.tensor([3, 5, 3]), torch.tensor([True, False, True])
+    calls = [
+        (lambda fill: ops.unique(ids, size=3, **fill).values, [3, 5, 0]),
+        (lambda fill: ops.unique_consecutive(ids, size=4, **fill).values, [3, 5, 3, 0]),
+        (lambda fill: ops.compact(ids, mask, **fill).values, [3, 3, 0]),
+        (lambda fill: ops.masked_select(ids, mask, size=3, **fill).values, [3, 3, 0]),
+        (lambda fill: ops.nonzero(mask, size=3, **fill).values.flatten(), [0, 2, -1]),
+        (lambda fill: ops.argwhere(mask, size=3, **fill).values.flatten(), [0, 2, -1]),
+        (lambda fill: ops.repeat_interleave(ids, 1, output_size=4, **fill).values, [3, 5, 3, 0]),
+    ]
+    for call, padded in calls:
+        with pytest.warns(UserWarning, match="valid index: writing through it may overwrite") as warned:
+            assert call({}).tolist() == padded  # as before, but not silently
+        assert warned[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call({"fill_value": -7})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ops.unique(ids / 2, size=3)
+        ops.compact(ids / 2, mask)
+
+
+def test_mask_tells_values_from_padding() -> None:
+    found = ops.unique(torch.tensor([4, 4, 0]), size=3, fill_value=0)
+    assert found.mask.tolist() == [True, True, False]
+    assert (
+        ops.compact(torch.arange(3.0), torch.tensor([True, True, True]), size=2).mask.tolist() == [True] * 2
+    )
+
+
 def test_mistakes_are_told() -> None:
     x = torch.zeros(3, 2)
     with pytest.raises(IndexError, match=r"shape \(2,\) does not match the leading dimensions of \(3, 2\)"):
@@ -130,6 +164,6 @@ def test_mistakes_are_told() -> None:
     with pytest.raises(ValueError, match=r"dtype torch\.bool, but got torch\.int64"):
         ops.compact(x, torch.ones(3).long())
     with pytest.raises(ValueError, match="a non-negative size, but got -1"):
-        ops.nonzero(x, size=-1)
+        ops.nonzero(x, size=-1, fill_value=-1)
     with pytest.raises(ValueError, match=r"repeats of shape \(2,\) do not fit a dimension of length 3"):
         ops.repeat_interleave(x, torch.tensor([1, 2]), 0, output_size=9)

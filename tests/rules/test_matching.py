@@ -402,7 +402,7 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     (
         "i = mask.nonzero()",
         {"operator": "aten::nonzero", "mechanism": "size"},
-        "`gapless.ops.nonzero(mask, size=n)`",
+        "`gapless.ops.nonzero(mask, size=n, fill_value=-1)`",
     ),
     ("inds = mask.nonzero()", {"operator": "aten::nonzero", "mechanism": "size"}, "keep the mask `mask`"),
     ("loss = losses[valid].mean()", INDEX, "`torch.where(valid, losses, 0.0).sum() / valid.sum()`"),

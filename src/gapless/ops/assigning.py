@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gapless.ops.distinct import Distinct
 from gapless.ops.masks import expand_leading_mask
+from gapless.ops.select import Bounded
 
 
 def assign(
     x: Tensor,
-    index: Tensor | Sequence[Tensor],
+    index: Tensor | Sequence[Tensor] | Bounded | Distinct,
     value: Tensor | float,
     *,
     accumulate: bool = False,
@@ -20,9 +22,11 @@ def assign(
     """Return a copy of `x` with ``x[index] = value``, of the same shape and dtype.
 
     `index` is a bool mask of the leading dimensions of `x`, or an integer tensor, or several of them, on the
-    device of `x`. `value` is a number, or a tensor that broadcasts to one selected element; for a mask also
-    a tensor of the shape of `x`, of which the selected part is used. With `accumulate` it is added, once for
-    each occurrence of an index; without it one of the values remains, as in ``index_put_``.
+    device of `x`; or what :func:`gapless.ops.unique`, ``nonzero`` or ``compact`` returns, whose values are
+    positions: nothing is written for their padding. `value` is a number, or a tensor that broadcasts to one
+    selected element; for a mask also a tensor of the shape of `x`, of which the selected part is used. With
+    `accumulate` it is added, once for each occurrence of an index; without it one of the values remains, as
+    in ``index_put_``.
 
     Replaces::
 
@@ -38,6 +42,8 @@ def assign(
         IndexError: the mask does not have the leading dimensions of `x`.
         ValueError: `value` is neither a number nor of a shape described above.
     """
+    if isinstance(index, (Bounded, Distinct)):
+        return _assign_selected(x, index, value, accumulate)
     if isinstance(index, Tensor) and index.dtype == torch.bool:
         chosen = expand_leading_mask(index, x.shape)
         value = _broadcast_value(x, value, index)
@@ -49,6 +55,24 @@ def assign(
         )
     filled = value.to(x.dtype) if isinstance(value, Tensor) else _as_scalar_tensor(x, value)
     return x.index_put(indices, filled, accumulate)
+
+
+def _assign_selected(
+    x: Tensor, selected: Bounded | Distinct, value: Tensor | float, accumulate: bool
+) -> Tensor:
+    """Return a copy of `x` with `value` at the positions `selected`; padding writes to a spare row."""
+    places = selected.values if selected.values.dim() > 1 else selected.values.unsqueeze(1)
+    if not 0 < places.shape[1] <= x.dim():
+        raise ValueError(f"positions in {places.shape[1]} dimensions do not fit a tensor of {x.dim()}")
+    if x.numel() == 0:
+        return x.clone()
+    rows, *columns = places.unbind(1)
+    rows = torch.where(rows < 0, rows + x.shape[0], rows)  # else -1 would be the spare row
+    with_spare = torch.cat([x, x.new_zeros(1, *x.shape[1:])])
+    indices: list[Tensor | None] = [torch.where(selected.mask, rows, x.shape[0])]
+    indices += [torch.where(selected.mask, column, 0) for column in columns]
+    filled = value.to(x.dtype) if isinstance(value, Tensor) else _as_scalar_tensor(x, value)
+    return with_spare.index_put(indices, filled, accumulate)[:-1]
 
 
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -9,24 +10,34 @@ from torch import Tensor
 
 from gapless.ops.masks import expand_leading_mask, require_bool
 
+_INDEX_DTYPES = (torch.int32, torch.int64)
+
 
 class Bounded(NamedTuple):
     """A selection of fixed size.
 
     `values` are the selected elements, padded with the fill value. `number` is how many there are, a 0-dim
-    int64 tensor on the device, which exceeds the size if not all fit.
+    int64 tensor on the device, which exceeds the size if not all fit. `mask` (size,) is true for the
+    elements that are selected, false for padding. If the values are positions, :func:`gapless.ops.assign`
+    writes to them and leaves out the padding.
     """
 
     values: Tensor
     number: Tensor
 
+    @property
+    def mask(self) -> Tensor:
+        """Which rows of `values` are selected elements: bool (size,)."""
+        return not_padding(self.values, self.number)
 
-def compact(x: Tensor, mask: Tensor, *, size: int | None = None, fill_value: float = 0) -> Bounded:
+
+def compact(x: Tensor, mask: Tensor, *, size: int | None = None, fill_value: float | None = None) -> Bounded:
     """Return the elements of `x` that `mask` selects, in order, padded with `fill_value`, and their number.
 
     `mask` has the leading dimensions of `x`, as in ``x[mask]``; the values are (size, *rest), where `rest`
     are the others. `size` is a bound on how many are selected, by default the size of the mask; if there are
-    more, the first are taken.
+    more, the first are taken. Without `fill_value` the padding is 0, with a warning for integers, which may
+    be positions or classes.
 
     Replaces::
 
@@ -40,6 +51,7 @@ def compact(x: Tensor, mask: Tensor, *, size: int | None = None, fill_value: flo
         IndexError: the mask does not have the leading dimensions of `x`.
         ValueError: the mask is not of dtype bool, or `size` is negative.
     """
+    fill_value = padding_value(fill_value, x.dtype)
     expand_leading_mask(mask, x.shape)
     flat = mask.flatten()
     rows = x.reshape(flat.shape[0], *x.shape[mask.dim() :])
@@ -47,20 +59,23 @@ def compact(x: Tensor, mask: Tensor, *, size: int | None = None, fill_value: flo
     return Bounded(take_rows(rows, at, fill_value), count)
 
 
-def masked_select(x: Tensor, mask: Tensor, *, size: int, fill_value: float = 0) -> Bounded:
+def masked_select(x: Tensor, mask: Tensor, *, size: int, fill_value: float | None = None) -> Bounded:
     """Return ``torch.masked_select`` at a fixed size: values (size,) and their number. Both broadcast.
+
+    The padding is as in :func:`compact`.
 
     Replaces::
 
         values = x.masked_select(mask)
         values, number = ops.masked_select(x, mask, size=100)
     """
+    fill_value = padding_value(fill_value, x.dtype)
     require_bool(mask)
     x, mask = torch.broadcast_tensors(x, mask)
     return compact(x.reshape(-1), mask.reshape(-1), size=size, fill_value=fill_value)
 
 
-def nonzero(x: Tensor, *, size: int, fill_value: int = -1) -> Bounded:
+def nonzero(x: Tensor, *, size: int, fill_value: int | None = None) -> Bounded:
     """Return ``torch.nonzero`` at a fixed size: indices (size, dimensions of `x`) in order, and their number.
 
     Replaces::
@@ -68,9 +83,12 @@ def nonzero(x: Tensor, *, size: int, fill_value: int = -1) -> Bounded:
         where = torch.nonzero(x)
         where, number = ops.nonzero(x, size=100)
 
-    Rows beyond the number hold `fill_value`, as in ``torch.nonzero_static``, which does not return the
-    number.
+    Rows beyond the number hold `fill_value`. Without it they hold -1, as in ``torch.nonzero_static`` (which
+    does not return the number), and a warning says so: as an index -1 is the last element, and a write
+    through the padding may overwrite it. ``ops.assign(y, ops.nonzero(x, size=100, fill_value=-1), values)``
+    writes to no padding.
     """
+    fill_value = int(padding_value(fill_value, torch.int64, -1))
     flat = (x if x.dtype == torch.bool else x != 0).flatten()
     at, count = true_positions(flat, size)
     valid, rest, columns = at < flat.shape[0], at, []
@@ -83,7 +101,7 @@ def nonzero(x: Tensor, *, size: int, fill_value: int = -1) -> Bounded:
     return Bounded(torch.where(valid.unsqueeze(1), torch.stack(columns[::-1], 1), fill_value), count)
 
 
-def argwhere(x: Tensor, *, size: int, fill_value: int = -1) -> Bounded:
+def argwhere(x: Tensor, *, size: int, fill_value: int | None = None) -> Bounded:
     """Return ``torch.argwhere`` at a fixed size: the same as :func:`nonzero`.
 
     Replaces::
@@ -91,16 +109,21 @@ def argwhere(x: Tensor, *, size: int, fill_value: int = -1) -> Bounded:
         where = torch.argwhere(x)
         where, number = ops.argwhere(x, size=100)
     """
-    return nonzero(x, size=size, fill_value=fill_value)
+    return nonzero(x, size=size, fill_value=int(padding_value(fill_value, torch.int64, -1)))
 
 
 def repeat_interleave(
-    x: Tensor, repeats: Tensor | int, dim: int | None = None, *, output_size: int, fill_value: float = 0
+    x: Tensor,
+    repeats: Tensor | int,
+    dim: int | None = None,
+    *,
+    output_size: int,
+    fill_value: float | None = None,
 ) -> Bounded:
     """Return ``torch.repeat_interleave`` padded or cut to `output_size`, and the length as number.
 
     `repeats` holds a non-negative number for each element along `dim` (of the flattened `x` without `dim`),
-    or one for all. Elements beyond the number are `fill_value`.
+    or one for all. Elements beyond the number are padding, as in :func:`compact`.
 
     Replaces::
 
@@ -112,6 +135,7 @@ def repeat_interleave(
     Raises:
         ValueError: `repeats` is neither one number nor as many as there are elements along `dim`.
     """
+    fill_value = padding_value(fill_value, x.dtype)
     if dim is None:
         x, dim = x.flatten(), 0
     if not isinstance(repeats, Tensor):
@@ -128,6 +152,26 @@ def repeat_interleave(
     at = ended.cumsum(0)[:output_size]
     number = ends[-1] if x.shape[dim] else ends.sum()
     return Bounded(take_rows(x.transpose(0, dim), at, fill_value).transpose(0, dim), number)
+
+
+def padding_value(fill_value: float | None, dtype: torch.dtype, default: int = 0) -> float:
+    """Return the value of the padding; warn the caller's caller if it was not chosen and may be an index."""
+    if fill_value is not None:
+        return fill_value
+    if dtype in _INDEX_DTYPES and not torch.compiler.is_compiling():
+        warnings.warn(
+            f"this result is padded with {default}, which is a valid index: writing through it may overwrite "
+            "an element that was not selected. Write with `gapless.ops.assign`, or give `fill_value` the "
+            f"position of a spare element; `fill_value={default}` if the padding is masked",
+            UserWarning,
+            stacklevel=3,
+        )
+    return default
+
+
+def not_padding(values: Tensor, number: Tensor) -> Tensor:
+    """Return which rows of `values` (size, ...) come before `number`: bool (size,)."""
+    return torch.arange(values.shape[0], device=values.device) < number
 
 
 def true_positions(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:

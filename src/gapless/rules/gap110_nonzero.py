@@ -36,7 +36,8 @@ class Nonzero(WaitRule):
     ```
     Compute with the mask itself: `torch.where(mask, a, b)`, `masked_fill`, a sum weighted by the mask, or
     `mask.sum()` where only the number is needed. Where indices are needed, a bounded form has a fixed size:
-    `gapless.ops.nonzero(mask, size=n)`, with the number of them, or `torch.nonzero_static`, without.
+    `gapless.ops.nonzero(mask, size=n, fill_value=-1)`, with the number of them, or `torch.nonzero_static`,
+    without; `gapless.ops.assign` writes to them and to no padding.
 
     ## When it is fine
     In set-up, in evaluation that runs rarely, or where the selected part is so small that working on it
@@ -47,7 +48,8 @@ class Nonzero(WaitRule):
     name = "nonzero"
     advice = (
         "keep the mask and its fixed size: `torch.where(mask, a, b)`, `masked_fill`, or a sum weighted "
-        "by the mask; `gapless.ops.nonzero(mask, size=n)` where indices are needed"
+        "by the mask; `gapless.ops.nonzero(mask, size=n, fill_value=-1)` where indices are needed, and "
+        "`gapless.ops.assign` to write there"
     )
     change = "keep the mask: `torch.where` instead of `nonzero`"
 
@@ -65,5 +67,6 @@ class Nonzero(WaitRule):
             return self.advice
         return (
             f"keep the mask `{mask}` and its fixed size: `torch.where({mask}, a, b)`, `masked_fill`, or a "
-            f"sum weighted by it; `gapless.ops.nonzero({mask}, size=n)` where indices are needed"
+            f"sum weighted by it; `gapless.ops.nonzero({mask}, size=n, fill_value=-1)` where indices are "
+            "needed, and `gapless.ops.assign` to write there"
         )

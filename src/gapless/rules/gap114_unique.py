@@ -42,8 +42,9 @@ class Unique(WaitRule):
     code = "GAP114"
     name = "unique"
     advice = (
-        "for the number: `gapless.ops.count_unique(x)`; for the values: `gapless.ops.unique(x, size=n)`, "
-        "with a bound; for known classes: a bool of one element per class, set with `index_fill_`"
+        "for the number: `gapless.ops.count_unique(x)`; for the values, with a bound: "
+        "`gapless.ops.unique(x, size=n, fill_value=0)`, and `gapless.ops.assign` to write where they point; "
+        "for known classes: a bool of one element per class, set with `index_fill_`"
     )
     change = "give `gapless.ops.unique` a bound: `size=n`"
 
@@ -63,5 +64,6 @@ class Unique(WaitRule):
             return advise_for_library(site, self.advice)
         return (
             f"to count them: `gapless.ops.count_unique({values})`; for the values, with a bound on their "
-            f"number: `gapless.ops.unique({values}, size=n)`"
+            f"number: `gapless.ops.unique({values}, size=n, fill_value=0)`, and `gapless.ops.assign` to "
+            "write where they point"
         )
