@@ -182,11 +182,11 @@ class House:
         ]
 
     def module_names_twice(self) -> list[str]:
-        """Module names that occur more than once in one room of the package."""
+        """Module names that occur more than once in one room, without stand-ins, which mirror a package."""
         places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for module in self.package:
             parts = module.path.relative_to(module.root / "src" / "gapless").parts
-            if len(parts) > 1 and parts[-1] != "__init__.py":
+            if len(parts) > 1 and parts[-1] != "__init__.py" and STANDIN_PACKAGES not in module.place:
                 places[parts[0], parts[-1]].append(module.place)
         return [f"{', '.join(files)}" for _, files in sorted(places.items()) if len(files) > 1]
 

@@ -422,7 +422,7 @@ def test_the_compiler_takes_torch_tensor_of_a_default_type_on_the_device():
 
 
 def recorded(patches: Patches) -> Any:
-    from gapless.emulation.compiled.calls import CompiledCalls
+    from gapless.emulation.compiled.compiled_calls import CompiledCalls
 
     calls = CompiledCalls(lambda tensor: -1)
     compilers.install(lambda _: None, patches, calls=calls)
@@ -430,7 +430,7 @@ def recorded(patches: Patches) -> Any:
 
 
 def test_a_call_is_kept_where_it_differs_and_a_few_times_where_it_does_not(patches: Patches) -> None:
-    from gapless.emulation.compiled.calls import MAX_REPEATS
+    from gapless.emulation.compiled.compiled_calls import MAX_REPEATS
 
     calls = recorded(patches)
     double = torch.compile(lambda x, scale=2: x * scale)

@@ -14,15 +14,15 @@ from gapless import torch_internals
 from gapless._version import __version__
 from gapless.emulation import cuda_api, standins
 from gapless.emulation.compiled import compilers
-from gapless.emulation.compiled.calls import CompiledCalls
+from gapless.emulation.compiled.compiled_calls import CompiledCalls
 from gapless.emulation.core import forwards, optimizers, steps, threads
 from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.cuda_api import profilers, smi
 from gapless.emulation.dispatch import (
-    attention,
+    attention_choice,
     autocast,
     composites,
-    copies,
+    copy_operators,
     cudnn_benchmark,
     device_type,
     factories,
@@ -33,7 +33,7 @@ from gapless.emulation.dispatch import (
     methods,
     nodes,
     operators,
-    properties,
+    placement_properties,
     recurrent,
     serialization,
     tensor_methods,
@@ -62,8 +62,8 @@ from gapless.torch_internals import (
 )
 
 _HANDLERS = (  # importing these modules registers their handlers
-    attention,
-    copies,
+    attention_choice,
+    copy_operators,
     cudnn_benchmark,
     factories,
     fourier,
@@ -210,9 +210,9 @@ class Emulator:
         patches = self._patches
         try:
             device_type.install(patches)
-            properties.install(self.core, patches)
+            placement_properties.install(self.core, patches)
             cuda_api.install(self.core, patches)
-            attention.install(self.core, patches)
+            attention_choice.install(self.core, patches)
             composites.install(self.core.device_of)
             foreach.install(self.core, patches)
             profilers.install(self.core, patches)

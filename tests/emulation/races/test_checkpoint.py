@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed import checkpoint
 
 import gapless
-from gapless.emulation.races import threads
+from gapless.emulation.races import thread_order
 
 staging = pytest.importorskip("torch.distributed.checkpoint.staging")
 pytestmark = pytest.mark.skipif(not hasattr(staging, "DefaultStager"), reason="this torch stages otherwise")
@@ -53,7 +53,7 @@ def test_weights_that_are_updated_while_they_are_staged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit, value in {"MAX_HOLD_SECONDS": 1.0, "LOOKS_UNCHANGED": 50, "_MAX_TOTAL_HOLD": 60.0}.items():
-        monkeypatch.setattr(threads, limit, value)
+        monkeypatch.setattr(thread_order, limit, value)
     races = saved(tmp_path, waits=False)
     assert races
     assert {one.kind for one in races} == {"unordered"}

@@ -13,7 +13,7 @@ from emulation.races.patterns import DEVICES, PATTERNS, RANKS, __file__, reports
 
 import gapless
 from gapless.analyze.findings.race_findings import findings
-from gapless.emulation.races import threads as holding
+from gapless.emulation.races import thread_order
 
 
 def met(name: str) -> list[Any]:
@@ -48,7 +48,7 @@ def _home(function: Any) -> str:
 def test_pattern(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "_wrong_" in name:  # a busy machine may be slow to run the other thread
         for limit, value in {"MAX_HOLD_SECONDS": 1.0, "LOOKS_UNCHANGED": 50, "_MAX_TOTAL_HOLD": 60.0}.items():
-            monkeypatch.setattr(holding, limit, value)
+            monkeypatch.setattr(thread_order, limit, value)
     findings_met = met(name)
     expected = {f"GAP{code}" for code in re.findall(r"_(8\d\d)", name)}
     assert {one.code for one in findings_met} == expected, [one.evidence for one in findings_met]

@@ -11,7 +11,7 @@ import torch
 
 import gapless
 from gapless.capture import signals
-from gapless.emulation.races import threads
+from gapless.emulation.races import thread_order
 
 
 def waits() -> None:
@@ -26,14 +26,14 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     durations: list[float] = []
     real, before = threading.enumerate, {*threading.enumerate()} - {threading.current_thread()}
     monkeypatch.setattr(threading, "enumerate", lambda: [one for one in real() if one not in before])
-    wait = threads.ThreadHolder._wait
+    wait = thread_order.ThreadHolder._wait
 
-    def timed(self: threads.ThreadHolder, end: float) -> None:
+    def timed(self: thread_order.ThreadHolder, end: float) -> None:
         began = time.monotonic()
         wait(self, end)
         durations.append(time.monotonic() - began)
 
-    monkeypatch.setattr(threads.ThreadHolder, "_wait", timed)
+    monkeypatch.setattr(thread_order.ThreadHolder, "_wait", timed)
     with gapless.emulate():
         torch.cuda.Stream()
         yield durations
@@ -81,7 +81,7 @@ def test_twice_at_each_place(moments: list[float], another: None) -> None:
 def test_no_longer_than_the_others_go_on(
     moments: list[float], another: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "MAX_HOLD_SECONDS", 60.0)
+    monkeypatch.setattr(thread_order, "MAX_HOLD_SECONDS", 60.0)
     waits()
     assert 0 < moments[0] < 30
 
@@ -91,18 +91,18 @@ def test_no_more_than_a_second_in_all(moments: list[float], another: None) -> No
     for place in places:
         exec(place, {"waits": waits})
     assert 1 < len(moments) < 400
-    assert sum(moments[:-1]) <= threads._MAX_TOTAL_HOLD
+    assert sum(moments[:-1]) <= thread_order._MAX_TOTAL_HOLD
 
 
 def test_what_another_thread_launches_meanwhile_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same stream, too: the wait is for what was in it."""
     launched, go = threading.Event(), threading.Event()
 
-    def lets_go(self: threads.ThreadHolder, end: float) -> None:
+    def lets_go(self: thread_order.ThreadHolder, end: float) -> None:
         go.set()
         launched.wait()
 
-    monkeypatch.setattr(threads.ThreadHolder, "_wait", lets_go)
+    monkeypatch.setattr(thread_order.ThreadHolder, "_wait", lets_go)
     with gapless.emulate() as emulation:
         host = torch.zeros(4).pin_memory()
 

@@ -13,7 +13,7 @@ import pytest
 
 from gapless.emulation import standins
 from gapless.emulation.standins import finder, guards
-from gapless.emulation.standins.requests import Requester, Requests
+from gapless.emulation.standins.package_requests import Requester, Requests
 
 LIBRARY = """
     import importlib.metadata

@@ -7,7 +7,7 @@ import linecache
 import pytest
 
 from gapless.emulation.standins.fallbacks import find_fallbacks
-from gapless.emulation.standins.requests import RefusedImport
+from gapless.emulation.standins.package_requests import RefusedImport
 from gapless.model import SourceLine
 
 FILE = "/x/site-packages/lib/norms.py"

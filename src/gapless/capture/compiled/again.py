@@ -21,7 +21,7 @@ from gapless.capture.compiled.graphs import RecordedGraphs, RecordingBackend
 from gapless.capture.compiled.others import without_others
 from gapless.capture.compiled.watching import CompilerEvents, CompilerWatch
 from gapless.emulation.compiled.backends import backend_name, uses_cudagraphs
-from gapless.emulation.compiled.calls import CompiledCall, CompiledCalls, CompiledTarget
+from gapless.emulation.compiled.compiled_calls import CompiledCall, CompiledCalls, CompiledTarget
 from gapless.emulation.compiled.reach import CALLS
 from gapless.emulation.compiled.signatures import ArgumentGone, Rebuilder
 from gapless.emulation.emulator import Emulator

@@ -20,7 +20,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from gapless.emulation.compiled import foreign, torchscript
-from gapless.emulation.compiled.calls import CompiledCalls, Settings
+from gapless.emulation.compiled.compiled_calls import CompiledCalls, Settings
 from gapless.emulation.compiled.deferred import DeferredPart, defer
 from gapless.emulation.compiled.disabled import disable
 from gapless.emulation.dispatch import higher_order

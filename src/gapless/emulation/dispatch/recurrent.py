@@ -13,7 +13,7 @@ import torch
 from gapless.emulation.core.transfers import unpacks_itself
 from gapless.emulation.dispatch.autocast_kernels import rnn_dtype
 from gapless.emulation.dispatch.functions import FunctionMode, handles
-from gapless.emulation.kernels.recurrent import KINDS
+from gapless.emulation.kernels.recurrent_kernels import KINDS
 from gapless.torch_internals import VERSION, functorch, no_torch_function
 
 Tensor = torch.Tensor

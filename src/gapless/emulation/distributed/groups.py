@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from gapless import torch_internals
 from gapless.emulation.core.core import EmulationCore
-from gapless.emulation.distributed import libraries, objects
+from gapless.emulation.distributed import library_patches, objects
 from gapless.emulation.distributed.lone import lone_backend
 from gapless.emulation.distributed.store import LoneStore
 from gapless.emulation.distributed.world import World
@@ -44,7 +44,7 @@ def install(core: EmulationCore, patches: Patches, world: World) -> None:
     _install_backends(patches)
     _install_spawn(patches, world)
     objects.install(core, patches)
-    libraries.install(core, patches)
+    library_patches.install(core, patches)
 
 
 def _init_alone(core: EmulationCore, world: World, store: Callable[[], LoneStore]) -> Callable[..., None]:

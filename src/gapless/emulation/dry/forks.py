@@ -14,7 +14,7 @@ import sys
 import weakref
 from typing import Any
 
-from gapless.emulation.dry.table import ValueTable
+from gapless.emulation.dry.guess_table import ValueTable
 
 _MIN_EXCLUDED_BYTES = 16 << 20
 """Bytes from which the memory of a storage is excluded: smaller ones may share pages with others."""

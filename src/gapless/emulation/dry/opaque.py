@@ -9,9 +9,9 @@ import torch
 
 from gapless import trees
 from gapless.emulation.dry import filling
+from gapless.emulation.dry.guess_table import ValueTable
 from gapless.emulation.dry.guesses.guess import anything
 from gapless.emulation.dry.shapes import without_data
-from gapless.emulation.dry.table import ValueTable
 from gapless.emulation.support.refusals import requested_at
 from gapless.errors import NotEmulated
 

@@ -16,8 +16,8 @@ import torch
 
 from gapless import trees
 from gapless.emulation.core.core import EmulationCore
-from gapless.emulation.dry.calls import Compute, pack_results
 from gapless.emulation.dry.guesses.guess import Guess
+from gapless.emulation.dry.operator_calls import Compute, pack_results
 from gapless.emulation.dry.shapes import DISCRETE, NewTensor, ResultShapes
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST

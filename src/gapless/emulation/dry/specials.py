@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from gapless import trees
-from gapless.emulation.dry.calls import Compute
 from gapless.emulation.dry.filling import untouched_tensor
 from gapless.emulation.dry.guesses.guess import anything
 from gapless.emulation.dry.kinds import OperatorKind
+from gapless.emulation.dry.operator_calls import Compute
 from gapless.emulation.placement.placement import sparse_parts
 
 Special = Callable[[Any, OperatorKind, Compute, int, Any, dict[str, Any]], Any]

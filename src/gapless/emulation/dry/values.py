@@ -14,7 +14,7 @@ import torch
 
 from gapless import trees
 from gapless.emulation.core.core import EmulationCore
-from gapless.emulation.dry import calls, filling, forks, host, settling, sizes, specials
+from gapless.emulation.dry import filling, forks, host_reads, operator_calls, settling, sizes, specials
 from gapless.emulation.dry.budget import (
     MAX_CHEAP_ELEMENTS,
     MAX_CHEAP_MATRIX_ELEMENTS,
@@ -22,13 +22,13 @@ from gapless.emulation.dry.budget import (
     WATCHED_STEPS,
     Budget,
 )
-from gapless.emulation.dry.calls import Compute
+from gapless.emulation.dry.guess_table import ValueTable, dense_part
 from gapless.emulation.dry.guesses import RULES, guess_result
 from gapless.emulation.dry.guesses.guess import Guess, anything, constant, mix
 from gapless.emulation.dry.guesses.rules import OperatorResult, is_whole
 from gapless.emulation.dry.kinds import OperatorKind
+from gapless.emulation.dry.operator_calls import Compute
 from gapless.emulation.dry.shapes import NewTensor, ResultShapes, ShapeCache, ShapeUnknown
-from gapless.emulation.dry.table import ValueTable, dense_part
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.support.places import HOST
@@ -92,12 +92,12 @@ class GuessedValues(ValueTable):
 
     def install(self, patches: Patches) -> None:
         """Patch file writing, loading and forking for missing values."""
-        host.install(self, patches)
+        host_reads.install(self, patches)
         forks.watch_forks(self)
 
     def handlers(self, existing: dict[Any, Any]) -> dict[Any, Any]:
         """Return handlers for Python calls that read values, which go on to the `existing` ones."""
-        return host.make_handlers(self, existing)
+        return host_reads.make_handlers(self, existing)
 
     # -- into the operator mode ------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class GuessedValues(ValueTable):
         kind = OperatorKind(plan.func)
         if kind.view or plan.parts is not None:
             return
-        compute = calls.computation_of(plan)
+        compute = operator_calls.computation_of(plan)
         if plan.func.namespace in _ALWAYS_RUN:
             plan.call = self._make_sealed_call(kind, plan.call)
             return
@@ -196,14 +196,14 @@ class GuessedValues(ValueTable):
         if self.budget is not None and self._fits_budget(kind, index, args, kwargs):
             return compute(index, args, kwargs)
         tensors = list(trees.tensors((args, kwargs)))
-        if calls.has_no_data(tensors, kwargs):
+        if operator_calls.has_no_data(tensors, kwargs):
             return compute(index, args, kwargs)
         special = specials.SPECIAL_OPERATORS.get(kind.name)
         if special is not None:
             result = special(self, kind, compute, index, args, kwargs)
             if result is not NotImplemented:
                 return result
-        target = calls.overwritten_tensor(kind, args, kwargs)
+        target = operator_calls.overwritten_tensor(kind, args, kwargs)
         records = [
             None if tensor is target or kind.shaped_like else self.record_of(tensor) for tensor in tensors
         ]
@@ -246,7 +246,9 @@ class GuessedValues(ValueTable):
     ) -> bool:  # fmt: skip
         """Whether to compute an operator whose arguments all have values or are constants."""
         on_host = index < 0 and not any(self.placement.state_of(tensor) >= 0 for tensor in tensors)
-        if kind.afresh and (not kind.sets or calls.overwritten_tensor(kind, args, kwargs) is not None):
+        if kind.afresh and (
+            not kind.sets or operator_calls.overwritten_tensor(kind, args, kwargs) is not None
+        ):
             return self._is_worth_writing(kind, args, kwargs, tensors, on_host)
         constants = [record for record in records if record is not None and record.exact]
         if on_host and tensors and not constants:
@@ -364,7 +366,7 @@ class GuessedValues(ValueTable):
         if results.kind is None and type(items[0]) is NewTensor:
             return self._new_result(kind, args, kwargs, items[0], 0)
         outs = [self._new_result(kind, args, kwargs, item, n) for n, item in enumerate(items)]
-        return calls.pack_results(results.kind, outs, args, kwargs)
+        return operator_calls.pack_results(results.kind, outs, args, kwargs)
 
     def _new_result(
         self, kind: OperatorKind, args: Any, kwargs: dict[str, Any], item: Any, position: int
@@ -432,7 +434,7 @@ class GuessedValues(ValueTable):
                 outs.append(self._new_result(kind, args, kwargs, results.items[n], n))
         if not kind.returned:
             return None
-        return outs[0] if len(kind.returned) == 1 else calls.pack_results(tuple, outs, args, kwargs)
+        return outs[0] if len(kind.returned) == 1 else operator_calls.pack_results(tuple, outs, args, kwargs)
 
     def _write(self, kind: OperatorKind, args: Any, kwargs: dict[str, Any]) -> None:
         arguments = kind.arguments(args, kwargs)
@@ -472,7 +474,9 @@ class GuessedValues(ValueTable):
         tensors = [tensor for tensor in trees.tensors((args, kwargs)) if self.record_of(tensor) is not None]
         largest = max((dense_part(tensor).untyped_storage().nbytes() for tensor in tensors), default=0)
         if largest > filling.MAX_FILLED_BYTES:
-            if not isinstance(error.cause, NotImplementedError) and calls.is_argument_error(error.cause):
+            if not isinstance(error.cause, NotImplementedError) and operator_calls.is_argument_error(
+                error.cause
+            ):
                 raise error.cause
             size = f"{largest / 2**20:.0f} MB"
             raise NotEmulated(

@@ -11,7 +11,7 @@ import torch
 
 from gapless import trees
 from gapless.emulation.graphs import words
-from gapless.emulation.graphs.host import HostWork
+from gapless.emulation.graphs.host_work import HostWork
 from gapless.emulation.graphs.slots import View, storage_of
 from gapless.emulation.graphs.tape import Constant, Tape
 from gapless.emulation.graphs.words import Failure

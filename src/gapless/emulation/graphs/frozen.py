@@ -9,7 +9,7 @@ import weakref
 from types import CodeType, FrameType
 from typing import Any
 
-from gapless.emulation.graphs.bindings import variables
+from gapless.emulation.graphs.input_names import variables
 from gapless.emulation.graphs.tape import Constant, Tape, constants
 from gapless.emulation.support import stacks
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from gapless.emulation.graphs import words
-from gapless.emulation.graphs.bindings import torch_frames
 from gapless.emulation.graphs.capture import GraphCapture
-from gapless.emulation.graphs.faults import GraphFaults
+from gapless.emulation.graphs.fault_log import GraphFaults
 from gapless.emulation.graphs.graph import GraphBase
+from gapless.emulation.graphs.input_names import torch_frames
 from gapless.emulation.graphs.pools import GraphPool, Handle, Pools
 from gapless.emulation.graphs.stale import NodeStreams
 from gapless.emulation.graphs.tape import Tape

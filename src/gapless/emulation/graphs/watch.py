@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.graphs.bindings import InputNames, user_frames, variables
 from gapless.emulation.graphs.frozen import FrozenNumbers
+from gapless.emulation.graphs.input_names import InputNames, user_frames, variables
 from gapless.emulation.graphs.rows import has_row_mask, mixes_rows, rows_of
 from gapless.emulation.graphs.slots import GraphSlot, storage_of
 from gapless.emulation.graphs.tape import views

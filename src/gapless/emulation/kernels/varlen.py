@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.kernels import attention
-from gapless.emulation.kernels.calls import (
+from gapless.emulation.kernels import attention_kernels
+from gapless.emulation.kernels.attention_calls import (
     AttentionCall,
     AttentionSettings,
     attention_kernel,
@@ -94,7 +94,7 @@ def _run(call: AttentionCall) -> tuple[Tensor, list[Tensor], tuple[int, int]]:
     sums = []
     for number, (at, of) in enumerate(_sequences(call)):
         q, k, v = (_heads_first(part) for part in (query[at], key[of], value[of]))
-        result, row_sums = attention.forward(q, k, v, _settings(call, number, q, k))
+        result, row_sums = attention_kernels.forward(q, k, v, _settings(call, number, q, k))
         out[at] = result[0].transpose(0, 1).to(out.dtype)
         sums.append(row_sums[0])
     return out, sums, state
@@ -110,7 +110,7 @@ def _run_backward(call: AttentionCall, sums: list[Tensor]) -> tuple[list[Tensor]
         gradient, q, k, v, out = (_heads_first(part) for part in parts)
         setting = _settings(call, number, q, k)
         own = sums[number].unsqueeze(0)
-        *inner, of_own = attention.backward(gradient, q, k, v, out, own, setting, of_bias is not None)
+        *inner, of_own = attention_kernels.backward(gradient, q, k, v, out, own, setting, of_bias is not None)
         for whole, where, part in zip(gradients, (at, of, of), inner, strict=True):
             whole[where] += part[0].transpose(0, 1).to(whole.dtype)
         if of_bias is not None and of_own is not None:
@@ -150,7 +150,9 @@ def _efficient(call: AttentionCall) -> tuple[Any, ...]:
     longest = call.longest_q
     if longest is None:
         longest = max((row_sums.shape[-1] for row_sums in sums), default=0)
-    rows = -(-longest // attention.ROW_MULTIPLE) * attention.ROW_MULTIPLE if call.sums_too else 0
+    rows = (
+        -(-longest // attention_kernels.ROW_MULTIPLE) * attention_kernels.ROW_MULTIPLE if call.sums_too else 0
+    )
     kept = torch.full((len(sums), call.query.shape[-2], rows), float("inf"))
     for number, row_sums in enumerate(sums if rows else ()):
         kept[number, :, : row_sums.shape[-1]] = row_sums
@@ -171,7 +173,7 @@ def _efficient_backward(call: AttentionCall) -> tuple[Tensor | None, ...]:
 @attention_kernel("_cudnn_attention_forward")
 def _cudnn(call: AttentionCall) -> tuple[Any, ...]:
     if call.ends_q is None:
-        return attention.cudnn(call)
+        return attention_kernels.cudnn(call)
     out, sums, state = _run(replace(_with_corner(call, _FROM_TOP_LEFT), bias=None))
     kept = torch.cat(sums, -1).t().unsqueeze(-1)
     lengths = call.ends_q, call.ends_k, call.longest_q, call.longest_k
@@ -188,6 +190,6 @@ def _cudnn_in_place(call: AttentionCall) -> Tensor:
 @attention_kernel("_cudnn_attention_backward")
 def _cudnn_backward(call: AttentionCall) -> tuple[Tensor, ...]:
     if call.ends_q is None:
-        return attention.cudnn_backward(call)
+        return attention_kernels.cudnn_backward(call)
     sums = [call.logsumexp.squeeze(-1).t()[:, at[-1]] for at, _ in _sequences(call)]
     return tuple(_run_backward(replace(_with_corner(call, _FROM_TOP_LEFT), bias=None), sums)[0])

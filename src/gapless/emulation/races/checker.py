@@ -19,7 +19,7 @@ from gapless.emulation.races.flights import Flight, Flights
 from gapless.emulation.races.race_log import CPU, RaceAccess, RaceLog, here
 from gapless.emulation.races.ranges import ByteRange
 from gapless.emulation.races.reuse import FreedBlock, Reuse
-from gapless.emulation.races.threads import GeneratorDraws, ThreadHolder
+from gapless.emulation.races.thread_order import GeneratorDraws, ThreadHolder
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, PINNED
 from gapless.model.race import Race, RaceKind

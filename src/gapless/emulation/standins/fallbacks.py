@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from gapless.emulation.standins import guards
-from gapless.emulation.standins.requests import RefusedImport
+from gapless.emulation.standins.package_requests import RefusedImport
 from gapless.model.fallback import Fallback
 
 _IMPORT_ERRORS = guards.IMPORT_ERRORS | guards.ALL_ERRORS

@@ -16,7 +16,7 @@ from typing import Any
 from gapless.emulation.standins import guards, missing
 from gapless.emulation.standins.launch import LaunchState
 from gapless.emulation.standins.package import PACKAGES, Package
-from gapless.emulation.standins.requests import Requests, find_requester
+from gapless.emulation.standins.package_requests import Requests, find_requester
 
 ORIGIN = "stand-in of Gapless"
 """The origin of stand-ins in error messages of imports and in ``__file__``."""

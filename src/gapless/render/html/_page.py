@@ -21,7 +21,7 @@ from gapless.render._style import Style
 from gapless.render.html import _findings as findings
 from gapless.render.html import _first as first
 from gapless.render.html import _margin as margin
-from gapless.render.html import _tables as tables
+from gapless.render.html import _page_tables
 from gapless.render.html import _timeline as timeline
 from gapless.render.html import _track as track
 from gapless.render.html._clean import Clean
@@ -90,7 +90,7 @@ def _run(
     style: Style,
     prefix: str = "",
     heading: str = "h1",
-    links: tables.Links | None = None,
+    links: _page_tables.Links | None = None,
 ) -> dict[str, Any]:
     """Render one report: its markup, its entries in the navigation, and the scripts it needs.
 
@@ -104,7 +104,7 @@ def _run(
         for finding, name in zip(report.findings, anchors, strict=True)
         if finding.line
     }
-    numbers = tables.views(report.tables, clean, {**places, **(links or {})}, prefix)
+    numbers = _page_tables.views(report.tables, clean, {**places, **(links or {})}, prefix)
     profile = report.profile
     lanes = profile.lanes if profile is not None else None
     peak_tables = (

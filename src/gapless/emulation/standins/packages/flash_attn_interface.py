@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gapless.emulation.standins.attention import NO_WINDOW, AttentionRules
+from gapless.emulation.standins.fused_attention import NO_WINDOW, AttentionRules
 from gapless.emulation.standins.package import Package
 from gapless.emulation.standins.packages.flash_attn.interface import attention, attention_apart
 from gapless.emulation.support.refusals import refuse

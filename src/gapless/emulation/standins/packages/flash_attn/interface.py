@@ -10,7 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.emulation.standins.attention import NO_WINDOW, AttentionRules, attend, attend_with_sums, rotate
+from gapless.emulation.standins.fused_attention import (
+    NO_WINDOW,
+    AttentionRules,
+    attend,
+    attend_with_sums,
+    rotate,
+)
 from gapless.emulation.standins.launch import LaunchState, differentiable, launch, without_emulation
 from gapless.emulation.standins.packages.flash_attn._package import PACKAGE
 from gapless.emulation.support.refusals import refuse

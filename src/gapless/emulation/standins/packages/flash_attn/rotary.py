@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapless.emulation.standins.attention import rotate
+from gapless.emulation.standins.fused_attention import rotate
 from gapless.emulation.standins.launch import launch
 from gapless.emulation.standins.packages.flash_attn._package import PACKAGE
 

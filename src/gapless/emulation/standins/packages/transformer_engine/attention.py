@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gapless.emulation.standins.attention import NO_WINDOW, AttentionRules, attend
+from gapless.emulation.standins.fused_attention import NO_WINDOW, AttentionRules, attend
 from gapless.emulation.standins.launch import differentiable
 from gapless.emulation.standins.packages.flash_attn import interface
 from gapless.emulation.standins.packages.transformer_engine._package import PACKAGE

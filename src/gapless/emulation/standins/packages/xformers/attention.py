@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gapless.emulation.standins.attention import AttentionRules, attend
+from gapless.emulation.standins.fused_attention import AttentionRules, attend
 from gapless.emulation.standins.launch import differentiable
 from gapless.emulation.standins.packages.xformers._package import PACKAGE
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from gapless import trees
-from gapless.emulation.graphs.bindings import user_frames, user_instances, variables
+from gapless.emulation.graphs.input_names import user_frames, user_instances, variables
 from gapless.emulation.graphs.slots import storage_of
 from gapless.emulation.support import stacks
 

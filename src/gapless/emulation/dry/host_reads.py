@@ -15,8 +15,8 @@ import torch
 
 from gapless import torch_internals
 from gapless.emulation.dry import filling
+from gapless.emulation.dry.guess_table import dense_part
 from gapless.emulation.dry.guesses.guess import Guess
-from gapless.emulation.dry.table import dense_part
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.support.refusals import requested_at
 from gapless.torch_internals import place

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gapless.emulation.kernels import HOST_RESULTS, WORKSPACES, philox
-from gapless.emulation.kernels.calls import (
+from gapless.emulation.kernels.attention_calls import (
     AttentionCall,
     AttentionSettings,
     attention_kernel,
