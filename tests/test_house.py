@@ -15,10 +15,10 @@ LIMITS = {
     "participles": 303,
     "ambiguous_classes": 0,
     "constants_without_a_reason": 0,
-    "short_modules": 41,
+    "short_modules": 20,
     "many_parameters": 102,
     "two_way_arrows": 0,
-    "module_names_twice": 21,
+    "module_names_twice": 4,
 }
 """The counts of today. A change that lowers one lowers the limit here, too; nothing raises it."""
 

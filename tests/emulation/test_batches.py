@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from gapless.emulation.core.batches import Batches
+from gapless.emulation.core.core import Batches
 
 
 class Pair(NamedTuple):

@@ -26,8 +26,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from gapless import loading
 from gapless.errors import UsageError
-from gapless.loading.checks import find_mistakes
 from gapless.loading.checks_common import RanksSeen
+from gapless.loading.correctness import find_mistakes
 from gapless.loading.forked import LoaderError
 from gapless.loading.rank_items import Epoch, RankItems
 from gapless.model.loading_mistakes import Mistake

@@ -22,8 +22,7 @@ from gapless.memory.opcodes import check_pickle, problem
 from gapless.memory.recorder import Recorder
 from gapless.memory.report import report
 from gapless.memory.sizes import MIB
-from gapless.memory.snapshot import read_bytes, read_value
-from gapless.memory.unpack import gunzip
+from gapless.memory.snapshot import gunzip, read_bytes, read_value
 from gapless.model.memory import MemoryRun, check
 
 STOP = pickle.STOP

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gapless import ops
 from gapless.model.proof import Proof
 from gapless.prove import compare
-from gapless.prove.rows import BAD_NAME, PLAIN_NAME
+from gapless.prove.proving import BAD_NAME, PLAIN_NAME
 
 pytestmark = pytest.mark.usefixtures("nothing_counted")
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from prove.planting import failures, labelled, masked, masked_mean, plain, proof
 from torch import Tensor, nn
 
-from gapless.prove.rows import BAD_NAME, PLAIN_NAME
+from gapless.prove.proving import BAD_NAME, PLAIN_NAME
 
 pytestmark = pytest.mark.usefixtures("nothing_counted")
 

@@ -10,7 +10,7 @@ from render.reports import hostile, of_profile
 
 from gapless.analyze import report
 from gapless.analyze.compare import ComparisonSide, compare_profiles, compare_reports
-from gapless.analyze.compare.recordings import compare_memory
+from gapless.commands._memory_compare import compare_memory
 from gapless.memory.compare import compare_runs
 from gapless.model import Report
 from gapless.model.proof import CallCost, CaseResult, Difference, Proof

@@ -21,7 +21,7 @@ from rules.test_matching import BOOL, H2D, INDEX, ITEM, LINES, advice, lib, site
 import gapless
 from gapless.analyze import report
 from gapless.analyze.run.loop import is_in_loop
-from gapless.emulation.core.fused_form import fused_form
+from gapless.emulation.core.core import fused_form
 from gapless.model import FINE, NOTHING, Session, Site, SourceLine
 from gapless.rules import match_rule
 from gapless.rules._code import parse_line

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from gapless.analyze.compare.recordings import compare_memory
 from gapless.commands._memory_input import choose, read
 from gapless.commands._saved import read_user_source
 from gapless.files.kinds import kind_of
-from gapless.model.comparison import Comparison
+from gapless.model.comparison import Comparison, Measure, Side
 from gapless.model.memory import MemoryRun
 from gapless.model.memory_comparison import MemoryComparison
 from gapless.model.wording import percent
@@ -55,3 +54,22 @@ def regression(comparison: Comparison, bound: float) -> str:
         return ""
     share = f"{percent(peak.change / peak.before)} more" if peak.before else "more"
     return f"{share} memory reserved at the peak, over the limit of {bound:g} %"
+
+
+def compare_memory(comparison: MemoryComparison) -> Comparison:
+    """Wrap a comparison of two memory recordings; the compared number is the peak reserved."""
+    before, after = (
+        Side(name=recording.name, path=recording.name, device=recording.gpu, steps=recording.steps)
+        for recording in (comparison.before, comparison.after)
+    )
+    return Comparison(
+        sentence=comparison.sentence,
+        of="memory",
+        per="run",
+        before=before,
+        after=after,
+        length=Measure(
+            name="reserved", before=comparison.before.reserved, after=comparison.after.reserved, unit="bytes"
+        ),
+        memory=comparison,
+    )

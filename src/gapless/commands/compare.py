@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,10 +15,11 @@ import msgspec
 from gapless.analyze import report
 from gapless.commands import _memory_compare, _output, _proof
 from gapless.commands._reading import read_profiles
-from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UsageError, require_torch
+from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, GaplessError, UsageError, require_torch
 from gapless.files.kinds import kind_of
 from gapless.model import Profile, Session
 from gapless.model.comparison import Comparison, FindingChange, percents
+from gapless.model.session import load
 from gapless.model.wording import rate
 from gapless.prove.naming import is_target, script_words
 from gapless.render import Style
@@ -210,7 +214,6 @@ def _kind_of_name(name: str) -> Kind:
 
 def _compare_scripts(before: str, after: str, gpu: str | None) -> Comparison:
     from gapless.capture.target import Target
-    from gapless.prove.scripts import record_script
 
     words = script_words(before), script_words(after)
     for name, *arguments in words:
@@ -265,3 +268,35 @@ def _read_profiles(name: str, quiet: bool) -> tuple[Sequence[Profile], tuple[str
     if not profiles:
         raise failures[0]
     return profiles, tuple(f"a trace was skipped: {failure}" for failure in failures)
+
+
+class ScriptFailed(GaplessError):
+    """A script ended with an error; the exit status is the script's."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_code = status
+
+
+def record_script(words: tuple[str, ...], steps: str, gpu: str | None = None) -> Session:
+    """Return the session of ``gapless check`` for the script and arguments `words` over `steps` steady steps.
+
+    The script's output and traceback go to standard error.
+
+    Raises:
+        ScriptFailed: the script's exit status was not 0.
+    """
+    with tempfile.TemporaryDirectory(prefix="gapless-") as folder:
+        path = os.path.join(folder, "run.gapless.json")
+        options = ["--steps", steps, "-q", "-f", "json", "-o", path, *(("--gpu", gpu) if gpu else ())]
+        command = [sys.executable, "-m", "gapless", "check", *options, *words]
+        # Its report is in the session; the script's own output must not mix with the comparison.
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, stdin=subprocess.DEVNULL)
+        sys.stderr.flush()
+        printed = done.stdout.rsplit(b"\n", 2)[0] if done.stdout.endswith(b"}\n") else done.stdout
+        if printed.strip():
+            sys.stderr.write(printed.decode(errors="backslashreplace").rstrip() + "\n")
+        if done.returncode or not os.path.exists(path):
+            status = done.returncode if done.returncode > 0 else 128 - done.returncode
+            raise ScriptFailed(f"{' '.join(words)} ended with status {status}: nothing to compare", status)
+        return load(path)

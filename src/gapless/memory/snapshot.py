@@ -6,6 +6,8 @@ import base64
 import binascii
 import json
 import re
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gapless.errors import UnreadableInput
@@ -16,7 +18,6 @@ from gapless.memory.history import History
 from gapless.memory.settings import InvalidSettings, Settings, parse
 from gapless.memory.start import rewind_to_start
 from gapless.memory.timing import call_times
-from gapless.memory.unpack import gunzip
 from gapless.memory.unpickle import load_plain
 from gapless.model.memory import MemoryRun, check
 
@@ -264,3 +265,53 @@ def _has_numbers(value: dict[str, Any], *names: str) -> bool:
         if type(number) is not int or not 0 <= number < _MAX_VALUES.get(name, _MAX_VALUE):
             return False
     return True
+
+
+_MIN_BOUND_BYTES = 256 << 20
+"""Any file may unpack to this size."""
+_MAX_RATIO = 100
+"""Larger files may unpack to this multiple of their size: snapshots compress to a tenth or a thirtieth."""
+_PIECE_BYTES = 1 << 20
+"""Bytes unpacked at a time."""
+
+
+def join_bounded(parts: Iterable[bytes], packed: int, name: str) -> bytes:
+    """Join `parts`, unpacked from `packed` bytes of the file `name`.
+
+    Raises:
+        UnreadableInput: they are far more than a snapshot could be.
+    """
+    max_bytes, length, pieces = max(_MIN_BOUND_BYTES, _MAX_RATIO * packed), 0, []
+    for part in parts:
+        length += len(part)
+        if length > max_bytes:
+            raise UnreadableInput(
+                f"{name} is not a snapshot: its {packed} bytes unpack to more than {max_bytes >> 20} MiB"
+            )
+        pieces.append(part)
+    return b"".join(pieces)
+
+
+def gunzip(data: bytes, name: str) -> bytes:
+    """Unpack the gzip file `data`.
+
+    Raises:
+        UnreadableInput: it is damaged, or unpacks to too much.
+    """
+    try:
+        return join_bounded(_members(data), len(data), name)
+    except (EOFError, zlib.error) as error:
+        raise UnreadableInput(f"{name} is compressed and damaged: {error}") from None
+
+
+def _members(data: bytes) -> Iterator[bytes]:
+    while data:
+        machine = zlib.decompressobj(wbits=31)
+        while not machine.eof:
+            part = machine.decompress(data, _PIECE_BYTES)
+            data = machine.unconsumed_tail
+            if part:
+                yield part
+            elif not machine.eof:
+                raise EOFError("it ends in the middle")
+        data = machine.unused_data.lstrip(b"\0")

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapless.trace.arguments import SEPARATOR, EncodedArguments
-from gapless.trace.codes import Codes, ThreadCodes
 from gapless.trace.events import NO_ARGS, Args, Event, device_number, to_integer
 from gapless.trace.names import SILENT
 from gapless.trace.timeline import (
@@ -26,7 +25,15 @@ from gapless.trace.timeline import (
     Work,
     WorkKind,
 )
-from gapless.trace.values import column, device_column, external_ids, to_floats, to_integers
+from gapless.trace.values import (
+    Codes,
+    ThreadCodes,
+    column,
+    device_column,
+    external_ids,
+    to_floats,
+    to_integers,
+)
 
 _HOST_KINDS = {
     "cpu_op": HostKind.OPERATOR,

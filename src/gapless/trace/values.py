@@ -1,8 +1,8 @@
-"""Turn arguments of many events into columns of numbers."""
+"""Turn arguments of many events into columns of numbers, and repeated values into their numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -47,3 +47,32 @@ def to_floats(values: list[Any]) -> Floats:
     except (TypeError, ValueError):  # "inf" blocks per SM
         floats = np.array([value if isinstance(value, float) else -1.0 for value in values])
     return np.where(np.isfinite(floats), floats, -1.0)
+
+
+class Codes(dict[Any, int]):
+    """Numbers values in order of appearance."""
+
+    def __missing__(self, value: Any) -> int:
+        number = self[value] = len(self)
+        return number
+
+    def of(self, values: Iterable[Any], count: int) -> Any:
+        """Return the number of each of `count` values."""
+        return np.fromiter(map(self.__getitem__, values), np.int32, count)
+
+
+class ThreadCodes(Codes):
+    """Numbers threads; "7" and 7 are the same thread, as the oldest files write both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[tuple[str, str]] = []
+
+    def __missing__(self, value: Any) -> int:
+        key = (str(value[0]), str(value[1]))
+        if value == key:
+            number = self[key] = len(self.threads)
+            self.threads.append(key)
+            return number
+        number = self[value] = self[key]
+        return number

@@ -11,7 +11,7 @@ from programmes import A100, MS, add, empty, prefetch, programme, read, send, se
 from torch import nn
 
 from gapless.analyze import report
-from gapless.analyze.estimate.emptying import emptying_cost
+from gapless.analyze.estimate.timing import emptying_cost
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.recording import segments
 from gapless.memory.recorder import Recorder

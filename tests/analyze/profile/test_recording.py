@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tracing import Trace
 
-from gapless.analyze.profile.recording import find_recording
+from gapless.analyze.profile.building import find_recording
 from gapless.analyze.profile.trace_steps import find_steps, main_device
 from gapless.model.profile import Recording
 from gapless.trace.timeline import Timeline

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tracing import Trace
 
+from gapless.analyze.profile.building import find_recording
 from gapless.analyze.profile.kernels import longest_kernels
 from gapless.analyze.profile.launches import count_launches
 from gapless.analyze.profile.memory_curve import memory_use
-from gapless.analyze.profile.recording import find_recording
 from gapless.analyze.profile.split import mean_occupancy, sm_efficiency, split_time, utilization
 from gapless.analyze.profile.trace_steps import (
     StepSpans,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+
+import msgspec
 
 from gapless.analyze.estimate.draws import TimeUncertainty
-from gapless.analyze.estimate.emptying import emptying_cost
 from gapless.analyze.estimate.machine import TimedEntry
 from gapless.analyze.estimate.measure import MeasuredTimes, index_measurements
 from gapless.analyze.estimate.programme_steps import Step
@@ -15,7 +17,9 @@ from gapless.analyze.estimate.times import USUAL, HostTimes, host_factor_beside
 from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.families import UNKNOWN
 from gapless.analyze.kernel_times.operator_work import work
-from gapless.model.memory import MemoryRun
+from gapless.memory.simulate import simulate
+from gapless.model.memory import EMPTY, FREE, MemoryRun
+from gapless.model.memory_calls import CallTimes
 from gapless.model.programme import Calibration, Entry, GpuRates, HostSpeed, Programme
 
 UNMEASURED_HOST_SPREAD, MEASURED_HOST_SPREAD, PROFILED_HOST_SPREAD = 0.5, 0.35, 0.1
@@ -176,3 +180,39 @@ def times_of(programme: Programme, runs: Sequence[MemoryRun] = ()) -> Times:
 
 def _or(measured: int, usual: float) -> float:
     return float(measured) if measured >= 0 else usual
+
+
+_COLUMNS = ("action", "ident", "size", "stream", "place", "time", "address", "pool")
+
+
+def emptying_cost(runs: Sequence[MemoryRun]) -> float:
+    """Nanoseconds of driver calls that one call of ``empty_cache`` causes, then and later.
+
+    The caching allocator is replayed on the run's requests, with these calls and without them. A call that
+    finds nothing to free does not wait and costs nothing. Without a recording the cost is freeing and
+    allocating one segment.
+    """
+    count = sum(_count_effective(run) for run in runs)
+    if not count:
+        return float(CallTimes().free + CallTimes().malloc)
+    more = sum(simulate(run).price - simulate(_without_emptying(run)).price for run in runs)
+    return max(more, 0) / count
+
+
+def _count_effective(run: MemoryRun) -> int:
+    """Count the calls before which something was freed since the last call."""
+    calls, freed = 0, False
+    for action in run.action:
+        if action == FREE:
+            freed = True
+        elif action == EMPTY:
+            calls += freed
+            freed = False
+    return calls
+
+
+def _without_emptying(run: MemoryRun) -> MemoryRun:
+    """Return the same run without calls that empty the cache."""
+    keep = [action != EMPTY for action in run.action]
+    columns = {name: tuple(compress(getattr(run, name), keep)) for name in _COLUMNS}
+    return msgspec.structs.replace(run, **columns, used=(), batches=())

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import sys
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from gapless import torch_internals
-from gapless.emulation.core.batches import Batches
+from gapless import torch_internals, trees
 from gapless.emulation.core.forward_calls import ForwardCalls
-from gapless.emulation.core.fused_form import fused_form
 from gapless.emulation.graphs.state import Graphs
 from gapless.emulation.placement.placement import Placement
 from gapless.emulation.races.checker import Checker
@@ -302,3 +305,70 @@ def invalid_ordinal() -> Exception:
         "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
     )
+
+
+_MAX_STORAGES = 256
+"""Storages of past batches that are remembered, beside all those of the last one: older batches are rarely
+copied."""
+
+
+class Batches:
+    """The storages of the last batches. A weak reference to each keeps its address from being reused."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, StorageWeakRef] = {}
+        self._opaque = False
+
+    def add(self, batch: Any) -> None:
+        """Remember the tensors of `batch`, which a DataLoader has returned."""
+        tensors = list(trees.tensors(batch))
+        for tensor in tensors:
+            with contextlib.suppress(NotImplementedError, RuntimeError):  # no storage
+                reference = StorageWeakRef(tensor.untyped_storage())
+                self._storages[reference.cdata] = reference
+        while len(self._storages) > max(_MAX_STORAGES, len(tensors)):
+            del self._storages[next(iter(self._storages))]
+        self._opaque |= not tensors
+
+    def holds(self, tensor: Tensor) -> bool | None:
+        """Whether `tensor` is a batch or part of one; None if a batch had no visible tensors."""
+        try:
+            address = tensor.untyped_storage()._cdata
+        except (NotImplementedError, RuntimeError):
+            return None
+        if address in self._storages:
+            return True
+        return None if self._opaque else False
+
+
+_SCALING_ATTRIBUTE = "_step_supports_amp_scaling"
+"""Attribute set by an optimizer that takes a GradScaler's overflow flag as a tensor."""
+
+
+@lru_cache(maxsize=64)
+def fused_form(kind: type) -> str:
+    """Return ``AdamW, fused=False`` for an optimizer whose fused form skips on the GPU, else its name.
+
+    >>> import torch
+    >>> fused_form(torch.optim.AdamW), fused_form(torch.optim.RMSprop)
+    ('AdamW, fused=False', 'RMSprop')
+    """
+    skips = any(_SCALING_ATTRIBUTE in getattr(_init_code(base), "co_names", ()) for base in kind.__mro__)
+    return f"{kind.__name__}, fused=False" if skips and _takes_fused(kind) else kind.__name__
+
+
+def _init_code(kind: type) -> object:
+    """Return the code object of the class's own ``__init__``, if any."""
+    return getattr(vars(kind).get("__init__"), "__code__", None)
+
+
+def _takes_fused(kind: type) -> bool:
+    """Whether ``kind(..., fused=True)`` reaches a class with that parameter."""
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(base.__init__).parameters  # type: ignore[misc]
+            if "fused" in parameters:
+                return True
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
+                return False
+    return False

@@ -1,8 +1,8 @@
 """Dispatch `scaled_dot_product_attention` as CUDA does: choose the kernel and run it under its own name.
 
-C++ chooses by the storages' device, which is the CPU here. CUDA's own operators (`kernels/attention.py`) are
-called, so that selective checkpointing, profilers and the recording of memory see them. Rules:
-`aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`.
+C++ chooses by the storages' device, which is the CPU here. CUDA's own operators, which are called, are in
+`kernels/attention_kernels.py`, so that selective checkpointing, profilers and the recording of memory see
+them. Rules: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`.
 """
 
 from __future__ import annotations

@@ -11,12 +11,13 @@ from types import FunctionType
 from typing import Any
 
 import torch
+import torch.functional
+import torch.nn.functional
 from torch.overrides import TorchFunctionMode
 
 from gapless import torch_internals, trees
 from gapless.emulation.core.core import EmulationCore
 from gapless.emulation.dispatch.inside import without_override_check
-from gapless.emulation.dispatch.originals import original_function
 from gapless.emulation.support import faults
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, ORPHAN
@@ -298,3 +299,19 @@ def _record_race_access(core: EmulationCore, name: str, args: Any, kwargs: dict[
         written = tensors[:1] if name.endswith("__setitem__") else []
         core.races.record_launch(name, tensors, [*written, *trees.tensors(out)], index)
         core.races.order_host_after_current()
+
+
+_OWNERS: tuple[Any, ...] = (torch.Tensor, torch.nn.functional, torch.functional)
+_real: tuple[dict[str, Any], ...] = tuple(
+    {name: getattr(owner, name) for name in dir(owner) if callable(getattr(owner, name, None))}
+    for owner in _OWNERS
+)
+
+
+def original_function(function: FunctionType) -> Any:
+    """The torch function that `function` replaced; `function` itself if it replaced none."""
+    for owner, real in zip(_OWNERS, _real, strict=True):
+        for name, value in real.items():
+            if owner.__dict__.get(name) is function:
+                return value
+    return function

@@ -6,15 +6,14 @@ import ast
 import contextlib
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
 import torch
 
-from gapless.emulation.memory.additions import find_additions
-from gapless.emulation.memory.bounds import find_bound
+from gapless.emulation.memory.additions import ADDERS, find_additions, mentions, refers_to, tree_of
 from gapless.emulation.memory.references import Edge, Walk, variables
 from gapless.emulation.memory.retained_tree import Leftover, RetainedTree
 from gapless.emulation.support.local import local
@@ -250,3 +249,54 @@ def _cache_definition(value: Any) -> tuple[SourceLine, ...]:
     text = linecache.getline(code.co_filename, number).strip()
     name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
     return (SourceLine(file=code.co_filename, line=number, function=name, code=text),)
+
+
+_REMOVERS = frozenset(("pop", "popleft", "popitem", "remove", "clear"))
+
+
+def find_bound(name: str, files: Iterable[str], value_of: Callable[[ast.expr], object]) -> int:
+    """Return the most entries that `name` can have by a condition in `files`; -1 if there is none.
+
+    Conditions are ``if len(name) > N: name.pop(0)`` and ``if len(name) < N: name.append(x)``. `value_of`
+    evaluates an expression, None if unknown.
+    """
+    for file in files:
+        tree = tree_of(file) if mentions(file, name) else None
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, (ast.If, ast.While)):
+                for limit, more in _limits(node, name):
+                    value = value_of(limit)
+                    if type(value) is int and value > 0:
+                        return value + more
+    return -1
+
+
+def _limits(node: ast.If | ast.While, name: str) -> Iterator[tuple[ast.expr, int]]:
+    """Yield the expression that a condition compares the length with, and how many more entries are
+    possible."""
+    test = node.test
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not _is_length(test.left, name):
+        return
+    operator, limit = test.ops[0], test.comparators[0]
+    nodes = [child for statement in node.body for child in ast.walk(statement)]
+    functions = [child.func for child in nodes if isinstance(child, ast.Call)]
+    methods = {f.attr for f in functions if isinstance(f, ast.Attribute) and refers_to(f.value, name)}
+    deletes = any(
+        isinstance(child, ast.Delete) and any(refers_to(target, name) for target in child.targets)
+        for child in nodes
+    )
+    if isinstance(operator, (ast.Gt, ast.GtE)) and (methods & _REMOVERS or deletes):
+        yield limit, 1
+    if isinstance(operator, (ast.Lt, ast.LtE)) and methods & ADDERS:
+        yield limit, 1
+
+
+def _is_length(node: ast.expr, name: str) -> bool:
+    """Whether `node` is ``len(name)``."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "len"
+        and len(node.args) == 1
+        and refers_to(node.args[0], name)
+    )
