@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes, which would compile all they import once more each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: browser clean demo docs format quick stacks test torchmetrics versions
+.PHONY: browser clean demo docs format fuzz quick stacks test torchmetrics versions
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/gapless check --no-loader --gpu A40 examples/metrics/naive.py --size 224 --batch 128 --classes 1000 --log-every 100
@@ -32,6 +32,10 @@ test: $(VENV)/.test-ready
 quick: $(VENV)/.test-ready
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest -q -n 2 @tests/quick.txt
+
+# The property tests with new random examples: `make test` draws the same ones each time.
+fuzz: $(VENV)/.test-ready
+	GAPLESS_EXAMPLES=random $(BIN)/python -m pytest -q -n 2 -m hypothesis
 
 docs: $(VENV)/.docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -17,8 +17,10 @@ import pytest
 os.environ["GAPLESS_HOST"] = "usual"  # no test depends on how fast this machine is
 
 # How long an example takes is no property of the code: other processes use the machine, too.
-hypothesis.settings.register_profile("patient", hypothesis.settings(), deadline=None)
-hypothesis.settings.load_profile("patient")
+# Two runs of one commit test the same examples; `make fuzz` draws new ones.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("GAPLESS_EXAMPLES", "repeatable"))
 
 
 def pytest_collection_finish() -> None:
