@@ -309,9 +309,11 @@ _ENDED_WHILE_WRITING = """
 import os, signal, sys
 from gapless.files.output import writing
 
+number = getattr(signal, sys.argv[2])
+signal.signal(number, signal.SIG_DFL)  # nohup has it ignored
 with writing(sys.argv[1]) as out:
     out.write(b"half")
-    os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+    os.kill(os.getpid(), number)
 """
 
 
