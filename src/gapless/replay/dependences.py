@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +15,7 @@ from gapless.replay.program import Program
 from gapless.replay.steps import MarkedSteps
 from gapless.replay.waits import LaunchLinks, WaitTable
 from gapless.replay.weights import Edges
-from gapless.trace.columns import Bools
+from gapless.trace.columns import Bools, Ints
 from gapless.trace.timeline import Timeline
 
 
@@ -39,9 +40,9 @@ class Dependences:
     edges: Edges
     program: Program
 
-    def last(self, time: list[int]) -> int:
+    def last(self, time: Sequence[int] | Ints) -> int:
         """Return the end of the run, given the time of each node."""
-        return max(time[position] + rest for position, rest in self.tails)
+        return int(max(time[position] + rest for position, rest in self.tails))
 
     @property
     def recorded(self) -> int:

@@ -17,17 +17,17 @@ from gapless.replay.graph import build_graph, find_collectives
 from gapless.replay.host import find_anchors
 from gapless.replay.latency import fit_launches, fit_returns, previous_on_stream
 from gapless.replay.outcome import ReplayOutcome
-from gapless.replay.program import NO_EDGE, order_nodes
+from gapless.replay.program import NO_EDGE, Removed, Rows, order_nodes
 from gapless.replay.steps import find_steps
 from gapless.replay.threads import active_threads
 from gapless.replay.waits import find_links, find_waits
 from gapless.replay.weights import Weights, compute_weights, find_edges, host_clock, removed_anchors
 from gapless.trace.timeline import Bools, Ints, Timeline
 
-MIN_RUNS_TOGETHER = 12
+MIN_RUNS_TOGETHER = 4
 """From this many replays on, they run together."""
 MAX_MOMENTS_TOGETHER = 8 << 20
-"""Moments of replays that run together: each takes eight bytes, and twice that for its weights."""
+"""Moments held of replays that run together: each takes eight bytes."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class ReplayModel(Dependences):
         start, anchors = self.timeline.span[0], self.graph.anchors
 
         def run(sets: Sequence[Bools]) -> list[int]:
-            sets = [removed_anchors(anchors, marked) for marked in sets]
             if len(sets) >= MIN_RUNS_TOGETHER:
-                return [
-                    end - start
-                    for part in _batches_of(sets, len(self.program.a))
-                    for end in self._ends_without(part, to_a, to_b, weights.clock)
-                ]
-            runs = (self.program.run(*self._without(gone, to_a, to_b, weights.clock)) for gone in sets)
+                columns = to_a[:, None], to_b[:, None]
+                parts = self._batches_of(sets, 1)
+                ends = [self._ends_without(part, *columns, [weights.clock])[:, 0] for part in parts]
+                spans: list[int] = (np.concatenate(ends) - start).tolist()
+                return spans
+            gone = (removed_anchors(anchors, marked) for marked in sets)
+            runs = (self.program.run(*self._without(some, to_a, to_b, weights.clock)) for some in gone)
             return [self.last(time) - start for time in runs]
 
         return run
@@ -82,30 +82,26 @@ class ReplayModel(Dependences):
     def changed(
         self, changes: Sequence[ReplayChange], sets: Sequence[Bools]
     ) -> Iterator[tuple[list[int], ReplayOutcome]]:
-        """Yield for each change the spans without each of some sets of waits, and the outcome without the
-        first set.
+        """Yield for each change the spans without each of some sets of waits, and the outcome without any
+        removed.
         """
         start = self.timeline.span[0]
-        gone = [removed_anchors(self.graph.anchors, marked) for marked in sets]
-        most = max(1, MAX_MOMENTS_TOGETHER // (len(gone) * len(self.program.a)))
+        none = np.zeros(len(self.graph.anchors), bool)
+        most = max(1, MAX_MOMENTS_TOGETHER // len(self.program.a))
         for begin in range(0, len(changes), most):
             part = changes[begin : begin + most]
             weights_of = [self._weights(change) for change in part]
-            pairs_of_weights = [
-                (weights, self.program.by_position(weights.to_a, weights.to_b)) for weights in weights_of
-            ]
-            pairs = [
-                self._without(removed, *weights, of.clock)
-                for of, weights in pairs_of_weights
-                for removed in gone
-            ]
+            pairs = [self.program.by_position(weights.to_a, weights.to_b) for weights in weights_of]
             to_a, to_b = (np.stack(columns, axis=1) for columns in zip(*pairs, strict=True))
-            time = self.program.run_all(to_a, to_b)
-            ends = np.max([time[position] + rest for position, rest in self.tails], axis=0) - start
-            for number, (change, of) in enumerate(zip(part, weights_of, strict=True)):
-                own = ends[number * len(gone) : (number + 1) * len(gone)]
-                first = time[:, number * len(gone)].tolist()
-                yield own.tolist(), ReplayOutcome(self, change, of, gone[0], first)
+            clocks = [weights.clock for weights in weights_of]
+            time = self.program.run_changes(to_a, to_b)
+            batches = self._batches_of(sets, len(part))
+            ends = (
+                np.concatenate([self._ends_without(batch, to_a, to_b, clocks) for batch in batches]) - start
+            )
+            for number, (change, weights) in enumerate(zip(part, weights_of, strict=True)):
+                outcome = ReplayOutcome(self, change, weights, none, time[:, number])
+                yield ends[:, number].tolist(), outcome
 
     def marked(self, rows: Iterable[int]) -> Bools:
         """Mark the waits of these host rows (of a copy or its synchronize) that can be removed."""
@@ -166,23 +162,33 @@ class ReplayModel(Dependences):
         """Return how much shorter the calls of these anchors are once they wait for nothing."""
         return clock.scale(self.graph.anchors.own[rows] - self.graph.anchors.bare[rows])
 
-    def _ends_without(self, sets: list[Bools], to_a: Ints, to_b: Ints, clock: HostClock) -> list[int]:
-        """Return the end of the run without each of these sets of anchors."""
-        gone = np.stack(sets, axis=1)
-        rows = np.flatnonzero(gone.any(axis=1))
-        gone, at = gone[rows], self.program.place[rows + 1]
-        less = self._time_saved(rows, clock)
-        a_there = to_a[at][:, None] - np.where(gone, less[:, None], 0)
-        b_there = np.where(gone, NO_EDGE, to_b[at][:, None])
-        time = self.program.run_many(to_a, to_b, at, a_there, b_there)
-        ends: list[int] = np.max([time[position] + rest for position, rest in self.tails], axis=0).tolist()
+    @cached_property
+    def _rows(self) -> Rows:
+        return self.program.share_rows([position for position, _ in self.tails])
+
+    def _batches_of(self, sets: Sequence[Bools], changes: int) -> Iterator[Sequence[Bools]]:
+        """Yield parts of `sets` whose moments and marks fit in memory."""
+        each = max(self._rows.count * changes, len(self.waits) // 8, 1)
+        size = max(1, MAX_MOMENTS_TOGETHER // each)
+        for begin in range(0, len(sets), size):
+            yield sets[begin : begin + size]
+
+    def _ends_without(
+        self, sets: Sequence[Bools], to_a: Ints, to_b: Ints, clocks: Sequence[HostClock]
+    ) -> Ints:
+        """Return the end of the run without each of these sets of waits, sets by changes. The weights by
+        position and the clocks are those of the changes.
+        """
+        gone: Bools = np.stack(sets, axis=1)
+        wait = self.graph.anchors.wait
+        some = np.flatnonzero(np.logical_or.reduce(sets))
+        rows = np.flatnonzero(np.isin(wait, some))
+        less = np.stack([self._time_saved(rows, clock) for clock in clocks], axis=1)
+        removed = Removed(self.program.place[rows + 1], wait[rows], gone, less)
+        times = self.program.run_sets(to_a, to_b, removed, self._rows)
+        rest = np.array([after for _, after in self.tails])[:, None, None]
+        ends: Ints = (times + rest).max(axis=0)
         return ends
-
-
-def _batches_of(sets: list[Bools], nodes: int) -> Iterator[list[Bools]]:
-    size = max(1, MAX_MOMENTS_TOGETHER // nodes)
-    for begin in range(0, len(sets), size):
-        yield sets[begin : begin + size]
 
 
 def build(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,7 +23,7 @@ class ReplayOutcome:
     change: ReplayChange
     weights: Weights
     removed: Bools
-    time: list[int]
+    time: Sequence[int] | Ints
 
     @property
     def span(self) -> int:

@@ -246,16 +246,10 @@ def _shorten(
         return spans.saved(groups[key] for key in keys)
 
     candidates = sorted(groups, key=lambda key: (each[key].last, each[key].alone, each[key].blocked))
-    low, high = (
-        0,
-        len(candidates) - 1,
-    )  # how many of the least missed can be left out; leaving out more never saves more
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (
-            (middle, high) if saved(candidates[middle:]) >= MIN_SHARE_OF_SAVING * whole else (low, middle - 1)
-        )
-    kept = candidates[low:]
+    # leaving out more of the least missed never saves more
+    totals = spans.saved_after([groups[key] for key in reversed(candidates)])
+    enough = sum(total < MIN_SHARE_OF_SAVING * whole for total in totals)
+    kept = candidates[max(len(candidates) - 1 - enough, 0) :]
     for key in list(kept) if len(kept) <= MAX_FIXES_TO_PRUNE else ():
         rest = [other for other in kept if other != key]
         if rest and saved(rest) >= MIN_SHARE_OF_SAVING * whole:

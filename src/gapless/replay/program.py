@@ -7,7 +7,7 @@ and times are integer nanoseconds, so a replay is one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -65,25 +65,11 @@ class Program:
             push(x if x > y else y)
         return time
 
-    def run_many(self, to_a: Ints, to_b: Ints, at: Ints, a_there: Ints, b_there: Ints) -> Ints:
-        """Return the times of many runs, nodes by runs. At the positions `at` each run has weights of its
-        own: `a_there` and `b_there`, positions by runs.
-        """
-        time = np.zeros((len(self.a), a_there.shape[1]), np.int64)
-        weights_a: list[Any] = list(to_a)
-        weights_b: list[Any] = list(to_b)
-        for position, row_a, row_b in zip(at.tolist(), a_there, b_there, strict=True):
-            weights_a[position], weights_b[position] = row_a, row_b
-        return self._fill(time, weights_a, weights_b)
-
-    def run_all(self, to_a: Ints, to_b: Ints) -> Ints:
+    def run_changes(self, to_a: Ints, to_b: Ints) -> Ints:
         """Return the times of many runs, each with weights of its own: positions by runs, like the
         weights.
         """
-        return self._fill(np.zeros(to_a.shape, np.int64), to_a, to_b)
-
-    def _fill(self, time: Ints, to_a: Iterable[Any], to_b: Iterable[Any]) -> Ints:
-        """Fill `time`, positions by runs: each row is the later of two earlier rows plus weights."""
+        time = np.zeros(to_a.shape, np.int64)
         rows: list[Any] = list(time)
         x, y = np.empty_like(time[0]), np.empty_like(time[0])
         add, maximum = np.add, np.maximum
@@ -94,6 +80,92 @@ class Program:
             add(rows[b], after_b, out=y)
             maximum(x, y, out=row)
         return time
+
+    def run_sets(self, to_a: Ints, to_b: Ints, removed: Removed, rows: Rows) -> Ints:
+        """Return the times at the positions that `rows` keeps, under every change without every set of waits:
+        positions by sets by changes. The weights are positions by changes.
+        """
+        shape = (removed.sets, to_a.shape[1])
+        held = np.empty((rows.count, *shape), np.int64)
+        held[rows.of_position[0]] = 0
+        buffers: list[Any] = list(held if shape[1] > 1 else held[:, :, 0])
+        time = [buffers[row] for row in rows.of_position]
+        x, y = np.empty_like(time[0]), np.empty_like(time[0])
+        add, maximum, subtract = np.add, np.maximum, np.subtract
+        gone, less = removed.by_position(len(time))
+        edges = zip(time, self.a, _columns(to_a), self.b, _columns(to_b), gone, less, strict=True)
+        next(edges)
+        for row, a, after_a, b, after_b, without, shorter in edges:
+            add(time[a], after_a, out=x)
+            add(time[b], after_b, out=y)
+            maximum(x, y, out=row)
+            if without is not None:
+                subtract(x, shorter, out=row, where=without)
+        return held[[rows.of_position[position] for position in rows.kept]]
+
+    def share_rows(self, kept: Sequence[int]) -> Rows:
+        """Let the times of positions that are not needed at once share a row; those of `kept` stay."""
+        edges = list(zip(self.a, self.b, strict=True))
+        last_use = list(range(len(edges)))
+        for position, (a, b) in enumerate(edges):
+            last_use[a] = last_use[b] = position
+        for position in kept:
+            last_use[position] = len(edges)
+        of_position: list[int] = []
+        free: list[int] = []
+        count = 0
+        for position, (a, b) in enumerate(edges):
+            # both times are read before this one is written
+            free.extend(of_position[used] for used in {a, b} if used < position == last_use[used])
+            if not free:
+                free.append(count)
+                count += 1
+            of_position.append(free.pop())
+            if last_use[position] == position:
+                free.append(of_position[position])
+        return Rows(of_position, count, tuple(kept))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The row of each position in a table of `count` rows; those of `kept` are never used again."""
+
+    of_position: list[int]
+    count: int
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Sets of waits left out: at each position `at`, the number of its wait, a row of `gone` (waits by sets),
+    and how much `less` it takes without the wait (positions by changes).
+    """
+
+    at: Ints
+    wait: Ints
+    gone: Bools
+    less: Ints
+
+    @property
+    def sets(self) -> int:
+        """The number of sets."""
+        return int(self.gone.shape[1])
+
+    def by_position(self, count: int) -> tuple[list[Any], list[Any]]:
+        """Return for each of `count` positions the sets without it, or None, and how much less it takes."""
+        gone: list[Any] = [None] * count
+        less: list[Any] = [0] * count
+        rows: list[Any] = list(self.gone if self.less.shape[1] == 1 else self.gone[:, :, None])
+        for position, wait, shorter in zip(
+            self.at.tolist(), self.wait.tolist(), _columns(self.less), strict=True
+        ):
+            gone[position], less[position] = rows[wait], shorter
+        return gone, less
+
+
+def _columns(weights: Ints) -> list[Any]:
+    """Return the weights of each position: a row, or a number if there is one column."""
+    return weights[:, 0].tolist() if weights.shape[1] == 1 else list(weights)
 
 
 def order_nodes(a: Ints, b: Ints, when: Ints) -> Program:

@@ -138,6 +138,16 @@ def test_machines_that_are_replayed_together_say_what_each_says_alone(monkeypatc
     assert [price.alone for price in savings] == alone
 
 
+def test_waits_that_are_left_out_together_save_what_each_saves_alone():
+    model, rows, changes = many_groups()
+    alone = [model.marked(group) for group in rows.values()]
+    sets = [alone[0] & False, *alone, *(alone[0] | marks for marks in alone), np.logical_or.reduce(alone)]
+    assert len(sets) > replay_model.MIN_RUNS_TOGETHER
+    for change in (NO_CHANGE, *changes):
+        spans = model.spans(change)
+        assert spans(sets) == [spans([marks])[0] for marks in sets]
+
+
 def replayed(model, rows, change):
     return model.spans(change)([model.marked(rows)])[0]
 
