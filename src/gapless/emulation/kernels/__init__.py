@@ -41,7 +41,10 @@ REPLACED = frozenset(
 )  # fmt: skip
 """Overloads whose CPU kernel gives results of another dtype or size, or calls other operators."""
 
-_MODULES = ("attention", "cudnn", "dropout", "kept", "norm", "products", "recurrent", "sparse", "varlen")
+_MODULES = (
+    "attention_kernels", "cudnn", "dropout", "kept", "norm", "products", "recurrent_kernels", "sparse",
+    "varlen",
+)  # fmt: skip
 _HOST_KEYS = (
     "CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd",
     "CompositeExplicitAutogradNonFunctional", "SparseCPU", "SparseCsrCPU", "QuantizedCPU", "MkldnnCPU",
