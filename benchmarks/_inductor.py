@@ -36,18 +36,18 @@ _A100 = SimpleNamespace(
 
 @dataclass(frozen=True)
 class Kernels:
-    """Launches in generated code: number of Triton kernels, and the names of the `others` (products,
+    """Launches in generated code: number of Triton kernels, and the names of the `other_kernels` (products,
     convolutions…).
     """
 
     triton: int
-    others: tuple[str, ...]
+    other_kernels: tuple[str, ...]
     code: str = ""
 
     @property
     def count(self) -> int:
         """Number of launches."""
-        return self.triton + len(self.others)
+        return self.triton + len(self.other_kernels)
 
 
 def kernels_of_model(call: Callable[[], Any], *modules: torch.nn.Module) -> dict[str, list[Kernels]]:

@@ -114,7 +114,7 @@ def float_tensors(result: Any) -> list[Tensor]:
 
 def run(case: Case, device: str, begin: Callable[[], None] = lambda: None) -> dict[str, Tensor]:
     """Return the results and gradients of a case; `begin` is called once the inputs are on the device."""
-    inputs = case.made()
+    inputs = case.build_inputs()
     leaves: dict[str, Tensor] = {}
     for name, value in vars(inputs).items():
         if isinstance(value, Tensor):

@@ -232,8 +232,7 @@ def sheet_of(compared: Sequence[Comparison]) -> str:
             f"{comparison.ratio:.2f}" if comparison.inside else f"*{comparison.ratio:.2f}*"
         )
     rows = [
-        [*key, half(key[0]), *(told_.get(setting, "–") for setting in settings)]
-        for key, told_ in cells.items()
+        [*key, half(key[0]), *(cell.get(setting, "–") for setting in settings)] for key, cell in cells.items()
     ]
     return text + _sheet.table(heads, rows)
 

@@ -44,10 +44,12 @@ class Simulation:
     def wait(self, number: int, times: int = 1, below: tuple[SourceLine, ...] = (), **site: object) -> None:
         """The host waits at line `number`, or in the library frames `below` it."""
         fields = {"operator": "aten::_local_scalar_dense", "mechanism": "read", "call": "Tensor.item", **site}
-        made = Site(stack=below + self.stack(number), **fields)
-        if made not in self.sites:
-            self.sites.append(made)
-        self.events.append(Event(site=self.sites.index(made), tick=self.tick, waits=times, phase=self.phase))
+        waiting = Site(stack=below + self.stack(number), **fields)
+        if waiting not in self.sites:
+            self.sites.append(waiting)
+        self.events.append(
+            Event(site=self.sites.index(waiting), tick=self.tick, waits=times, phase=self.phase)
+        )
 
     def mark(self, kind: str, number: int, name: str = "") -> None:
         self.marks.append(StepMark(kind=kind, tick=self.tick, time=0.0, name=name, stack=self.stack(number)))
@@ -68,13 +70,15 @@ class Simulation:
         return self
 
     def session(self, **fields: object) -> Session:
-        given = {
+        settings = {
             "script": ("train.py",),
             "environment": Environment(device="NVIDIA A100-SXM4-80GB", emulated=True),
             "ending": Ending(),
             **fields,
         }
-        return Session(sites=tuple(self.sites), events=tuple(self.events), marks=tuple(self.marks), **given)
+        return Session(
+            sites=tuple(self.sites), events=tuple(self.events), marks=tuple(self.marks), **settings
+        )
 
 
 REMEDIES = {
@@ -119,7 +123,9 @@ def example(ending: Ending = STOPPED) -> Report:
             run.wait(120, times=12)
             run.phase = "train"
     notes = ("torch.compile ran eagerly",)
-    made = report(run.session(ending=ending, notes=notes), lambda file: "")
+    full_report = report(run.session(ending=ending, notes=notes), lambda file: "")
     # The rules' own words may change; what is shown of a report must not change with them.
-    findings = [msgspec.structs.replace(one, remedy=REMEDIES[one.code]) for one in made.findings]
-    return msgspec.structs.replace(made, findings=tuple(findings))
+    findings = [
+        msgspec.structs.replace(finding, remedy=REMEDIES[finding.code]) for finding in full_report.findings
+    ]
+    return msgspec.structs.replace(full_report, findings=tuple(findings))

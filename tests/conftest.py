@@ -87,12 +87,12 @@ def fake_gapless(python: Callable[..., Process]) -> Callable[..., Process]:
 
 
 @pytest.fixture(scope="module")
-def seen() -> Iterator[Any]:
+def emulation() -> Iterator[Any]:
     """One emulated device for all tests of a module that ask for it."""
     import gapless  # not all that is tested here does with torch
 
-    with gapless.emulate() as seen:
-        yield seen
+    with gapless.emulate() as emulation:
+        yield emulation
 
 
 @pytest.fixture

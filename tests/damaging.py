@@ -59,10 +59,10 @@ def _changed(document: Any, rng: random.Random) -> Any:
 
 def flipped(data: bytes, rng: random.Random) -> bytes:
     """`data` with one to twenty bytes that are others."""
-    found = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(rng.randint(1, 20)):
-        found[rng.randrange(len(found))] = rng.randrange(256)
-    return bytes(found)
+        damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+    return bytes(damaged)
 
 
 def _places(value: Any, before: Place = ()) -> Iterator[tuple[Place, Any]]:

@@ -69,9 +69,9 @@ def serve(listener: socket.socket) -> dict[str, Any]:
     while True:
         for key, _ in ears.select(timeout=5):
             if key.data is None:
-                asked = _asked(listener, ears)
-                if asked is not None:
-                    return asked
+                request = _read_request(listener, ears)
+                if request is not None:
+                    return request
                 continue
             pid, connection = key.data
             ears.unregister(key.fileobj)
@@ -84,7 +84,7 @@ def serve(listener: socket.socket) -> dict[str, Any]:
             os._exit(0)
 
 
-def _asked(listener: socket.socket, ears: selectors.BaseSelector) -> dict[str, Any] | None:
+def _read_request(listener: socket.socket, ears: selectors.BaseSelector) -> dict[str, Any] | None:
     """Make a copy for the next request; None in the process that was copied."""
     connection, _ = listener.accept()
     data, streams = _received(connection)
@@ -115,15 +115,15 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         return json.loads(data + rest.readline()), list(streams)
 
 
-def become(asked: dict[str, Any]) -> None:
+def become(request: dict[str, Any]) -> None:
     """Run what ``python WORDS…`` would, in the folder and with the environment that were asked for."""
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    os.chdir(asked["cwd"])
-    words: list[str] = asked["words"]
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    words: list[str] = request["words"]
     if words[0] == "-m":
         sys.argv = words[1:]
-        sys.path[0] = asked["cwd"]
+        sys.path[0] = request["cwd"]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     elif words[0] == "-c":
         sys.argv, sys.path[0] = ["-c", *words[2:]], ""
@@ -175,13 +175,13 @@ def run(words: tuple[str, ...], cwd: Path, timeout: float = LIMIT, **changes: st
                 stderr=err,
                 timeout=patience(timeout),
             ).returncode
-        told = []
+        received = []
         for stream in (out, err):
             stream.seek(0)
-            told.append(stream.read().decode("utf-8", "backslashreplace").replace("\r\n", "\n"))
+            received.append(stream.read().decode("utf-8", "backslashreplace").replace("\r\n", "\n"))
     if status is None:
-        raise subprocess.TimeoutExpired([sys.executable, *words], timeout, *told)
-    return subprocess.CompletedProcess([sys.executable, *words], status, *told)
+        raise subprocess.TimeoutExpired([sys.executable, *words], timeout, *received)
+    return subprocess.CompletedProcess([sys.executable, *words], status, *received)
 
 
 def ranks(number: int, words: tuple[str, ...], cwd: Path, **changes: str) -> list[Finished]:
@@ -197,7 +197,7 @@ def ranks(number: int, words: tuple[str, ...], cwd: Path, **changes: str) -> lis
             pool.submit(run, words, cwd, **group, RANK=str(rank), LOCAL_RANK=str(rank), **changes)
             for rank in range(number)
         ]
-        return [one.result() for one in running]
+        return [future.result() for future in running]
 
 
 def _answers(connection: socket.socket, timeout: float) -> bool:
@@ -213,8 +213,8 @@ def _copied(
     words: tuple[str, ...], cwd: Path, environment: dict[str, str], timeout: float, streams: tuple[int, int]
 ) -> int | None:
     """The exit status of a copy that writes into `streams`; None where it had to be killed."""
-    asked = {"words": words, "cwd": os.fspath(cwd), "environment": environment}
-    data = json.dumps(asked).encode() + b"\n"
+    request = {"words": words, "cwd": os.fspath(cwd), "environment": environment}
+    data = json.dumps(request).encode() + b"\n"
     with socket.socket(socket.AF_UNIX) as connection, open(os.devnull) as nothing:
         connection.connect(_server(words, cwd))
         socket.send_fds(connection, [data[:1]], [nothing.fileno(), *streams])
@@ -233,11 +233,13 @@ def _server(words: tuple[str, ...], cwd: Path) -> str:
     return _address(os.getpid(), *([SLOW] if slow else []))
 
 
-def _imports_slow(script: Path, seen: frozenset[str] = frozenset()) -> bool:
+def _imports_slow(script: Path, visited: frozenset[str] = frozenset()) -> bool:
     """Whether `script`, or a module beside it that it imports, says that it imports what is slow."""
     text = script.read_text(errors="replace") if script.is_file() else ""
-    names = frozenset(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)) - seen
-    return SLOW in names or any(_imports_slow(script.with_name(f"{one}.py"), seen | names) for one in names)
+    names = frozenset(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)) - visited
+    return SLOW in names or any(
+        _imports_slow(script.with_name(f"{name}.py"), visited | names) for name in names
+    )
 
 
 @cache

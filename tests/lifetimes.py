@@ -121,20 +121,20 @@ def optimizers(device: str) -> Made:
 @kind
 def optimizers_in_backward(device: str) -> Made:
     model = network(device)
-    each = {one: torch.optim.Adam([one], foreach=False) for one in model.parameters()}
+    each = {parameter: torch.optim.Adam([parameter], foreach=False) for parameter in model.parameters()}
 
-    def step(one: torch.Tensor) -> None:
-        each[one].step()
+    def step(parameter: torch.Tensor) -> None:
+        each[parameter].step()
 
-    for one in model.parameters():
-        one.register_post_accumulate_grad_hook(step)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
     model(batch(device)).mean().backward()
     return {"model": model, "optimizer": each[model[0].weight], "hook": step}
 
 
 @kind
 def scalers(device: str) -> Made:
-    made: Made = {}
+    objects: Made = {}
     for name, scale in (("steps", 2.0), ("skips", 2.0**126)):
         model = network(device)
         optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-3), torch.amp.GradScaler(device, scale)
@@ -144,8 +144,8 @@ def scalers(device: str) -> Made:
         scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
-        made.update({f"model {name}": model, f"optimizer {name}": optimizer, f"scaler {name}": scaler})
-    return made
+        objects.update({f"model {name}": model, f"optimizer {name}": optimizer, f"scaler {name}": scaler})
+    return objects
 
 
 @kind
@@ -165,11 +165,11 @@ def tensors(device: str) -> Made:
 @kind
 def copies(device: str) -> Made:
     pinned = torch.ones(8, 4).pin_memory() if device == "cuda" else torch.ones(8, 4)
-    there = pinned.to(device, non_blocking=True)
-    back = there.to("cpu", non_blocking=True)
+    moved = pinned.to(device, non_blocking=True)
+    back = moved.to("cpu", non_blocking=True)
     if device == "cuda":
         torch.cuda.synchronize()
-    return {"pinned": pinned, "there": there, "back": back}
+    return {"pinned": pinned, "there": moved, "back": back}
 
 
 @kind
@@ -197,20 +197,21 @@ def contexts(device: str) -> Made:
     x = batch(device).requires_grad_()
     done, pending = Double.apply(x), Double.apply(x)
     done.sum().backward()
-    made = {"x": x, "pending": pending, "done": done}
-    made.update({f"context {at}": one for at, one in enumerate(Double.contexts)})
+    objects = {"x": x, "pending": pending, "done": done}
+    objects.update({f"context {at}": context for at, context in enumerate(Double.contexts)})
     Double.contexts.clear()
-    return made
+    return objects
 
 
 @kind
 def loaders(device: str) -> Made:
     rows, moved = Rows(), TensorDataset(torch.ones(8, 4, device=device))
-    loader, there = DataLoader(rows, 2, shuffle=True), DataLoader(moved, 2)
+    loader, copies_there = DataLoader(rows, 2, shuffle=True), DataLoader(moved, 2)
     iterator = iter(loader)
-    first, whole = next(iterator).to(device), [one for (one,) in there]
+    first, whole = next(iterator).to(device), [row for (row,) in copies_there]
     return {
-        "rows": rows, "loader": loader, "iterator": iterator, "batch": first, "moved": moved, "there": there,
+        "rows": rows, "loader": loader, "iterator": iterator, "batch": first, "moved": moved,
+        "there": copies_there,
         "last": whole[-1],
     }  # fmt: skip
 
@@ -242,14 +243,14 @@ def hooks(device: str) -> Made:
     model = network(device)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     handles = [
-        model.register_forward_hook(lambda *given: None),
-        model[0].register_full_backward_hook(lambda *given: None),
+        model.register_forward_hook(lambda *hook_arguments: None),
+        model[0].register_full_backward_hook(lambda *hook_arguments: None),
         model[0].weight.register_hook(lambda gradient: gradient),
-        model[0].bias.register_post_accumulate_grad_hook(lambda one: None),
-        optimizer.register_step_post_hook(lambda *given: None),
+        model[0].bias.register_post_accumulate_grad_hook(lambda parameter: None),
+        optimizer.register_step_post_hook(lambda *hook_arguments: None),
     ]
     train(model, optimizer, device)
-    return {"model": model, **{f"handle {at}": one for at, one in enumerate(handles)}}
+    return {"model": model, **{f"handle {at}": handle for at, handle in enumerate(handles)}}
 
 
 @kind
@@ -330,7 +331,7 @@ def layers(device: str) -> Made:
 def functional(device: str) -> Made:
     model, x = network(device), batch(device)
     out = torch.func.functional_call(model, dict(model.named_parameters()), (x,))
-    each, slope = torch.func.vmap(torch.sin)(x), torch.func.grad(lambda one: (one**2).sum())(x)
+    each, slope = torch.func.vmap(torch.sin)(x), torch.func.grad(lambda number: (number**2).sum())(x)
     return {"model": model, "x": x, "out": out, "each": each, "slope": slope}
 
 
@@ -359,19 +360,19 @@ def saved(device: str) -> Made:
 
 @kind
 def threads(device: str) -> Made:
-    made: Made = {}
+    objects: Made = {}
 
     def work() -> None:
-        made["model"] = network(device)
-        made["optimizer"] = torch.optim.SGD(made["model"].parameters(), 1e-3)
-        made["loss"] = train(made["model"], made["optimizer"], device)
+        objects["model"] = network(device)
+        objects["optimizer"] = torch.optim.SGD(objects["model"].parameters(), 1e-3)
+        objects["loss"] = train(objects["model"], objects["optimizer"], device)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     with ThreadPoolExecutor(1) as pool:
-        out = pool.submit(made["model"], batch(device)).result()
-    return {**made, "thread": thread, "pool": pool, "out": out}
+        out = pool.submit(objects["model"], batch(device)).result()
+    return {**objects, "thread": thread, "pool": pool, "out": out}
 
 
 @kind

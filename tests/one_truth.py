@@ -71,25 +71,27 @@ class Said:
 def contradictions(report: Report) -> list[str]:
     """What `report` says twice, differently; nothing where it says one thing."""
     text = renderer("text")(report, WIDE)
-    said = [*told(text), *held(report)]
-    found = []
+    said = [*numbers_in(text), *held(report)]
+    problems = []
     for name in dict.fromkeys(each.name for each in said):
         values: dict[str, str] = {}
         for each in said:
             if each.name == name:
                 values.setdefault(each.value, each.where)
         if len(values) > 1:
-            found.append(f"{name}: " + " but ".join(f"{value} ({at[:110]})" for value, at in values.items()))
-    return [*found, *_denied(report), *_busy(report), *_idle(report, text), *_late(report)]
+            problems.append(
+                f"{name}: " + " but ".join(f"{value} ({at[:110]})" for value, at in values.items())
+            )
+    return [*problems, *_denied(report), *_busy(report), *_idle(report, text), *_late(report)]
 
 
-def told(text: str) -> Iterator[Said]:
+def numbers_in(text: str) -> Iterator[Said]:
     """The numbers that a report names in its text."""
     for line in text.splitlines():
         for name, patterns in _PATTERNS.items():
             for pattern in patterns:
-                for found in re.finditer(pattern, line):
-                    yield Said(name, found[1], line.strip())
+                for match in re.finditer(pattern, line):
+                    yield Said(name, match[1], line.strip())
 
 
 def held(report: Report) -> Iterator[Said]:
@@ -101,17 +103,17 @@ def held(report: Report) -> Iterator[Said]:
         yield Said("CPU time to launch a step", duration(estimate.host), "estimate.host")
         yield from _of_speed(report, estimate)
         yield from _in_json(report)
-        for one in report.offers:
-            if one.emulated and one.step.likely:
-                yield Said("step", duration(one.whole.likely), f"offers[{one.gpu}]")
+        for finding in report.offers:
+            if finding.emulated and finding.step.likely:
+                yield Said("step", duration(finding.whole.likely), f"offers[{finding.gpu}]")
         if estimate.waiting.likely:
             yield Said("step with its batches in time", duration(estimate.step.likely), "estimate.step")
-        for one in report.findings:
-            if one.price is not None and one.price.of:
-                yield Said("step", duration(one.price.of), f"price.of of {one.code}")
-        for one in report.verdict.do_first[:1]:
-            if one.unit == "ns":
-                yield Said("step", duration(one.before), "do_first[0].before")
+        for finding in report.findings:
+            if finding.price is not None and finding.price.of:
+                yield Said("step", duration(finding.price.of), f"price.of of {finding.code}")
+        for change in report.verdict.do_first[:1]:
+            if change.unit == "ns":
+                yield Said("step", duration(change.before), "do_first[0].before")
     if len(report.memory) == 1 and report.memory[0].lack is None and not report.memory[0].at_least:
         peak = report.memory[0].baseline.peak_reserved
         yield Said("peak of reserved memory", binary_size(peak), "memory.baseline")
@@ -180,12 +182,12 @@ def _idle(report: Report, text: str) -> Iterator[str]:
     if profile is None or not profile.steps.total or not profile.coverage.complete:
         return
     idle = 100 * profile.idle / profile.steps.total
-    words = [(float(one[1]), one[0]) for pattern in _IDLE for one in re.finditer(pattern, text)]
-    words += [(100 - float(one[1]), one[0]) for pattern in _WORKS for one in re.finditer(pattern, text)]
+    words = [(float(match[1]), match[0]) for pattern in _IDLE for match in re.finditer(pattern, text)]
+    words += [(100 - float(match[1]), match[0]) for pattern in _WORKS for match in re.finditer(pattern, text)]
     words += [
-        (100 * one.idle / one.step, f"ranks[{one.rank}].idle")
-        for one in report.ranks
-        if one.path == profile.path and one.rank == profile.rank and one.step and not one.incomplete
+        (100 * rank.idle / rank.step, f"ranks[{rank.rank}].idle")
+        for rank in report.ranks
+        if rank.path == profile.path and rank.rank == profile.rank and rank.step and not rank.incomplete
     ]
     for share, where in words:
         if abs(share - idle) > _ROUNDING:
@@ -194,24 +196,27 @@ def _idle(report: Report, text: str) -> Iterator[str]:
 
 def _late(report: Report) -> Iterator[str]:
     """What the verdict, the table of ranks and the finding say of the rank that the others wait for."""
-    profile, late = report.profile, {one.rank: one.late for one in report.ranks}
+    profile, late = report.profile, {rank.rank: rank.late for rank in report.ranks}
     who = re.search(r"GPU of rank (\d+) \(of (\d+)", report.verdict.sentence)
     if who is not None and (profile is None or (int(who[1]), int(who[2])) != (profile.rank, len(late))):
         yield f"{who[0]!r}, but the profile is another rank's, or there are {len(late)}"
     for finding in report.findings:
         for evidence in finding.evidence:
-            told = re.search(
+            match = re.search(
                 rf"rank (\d+) arrives last: .*? ({_TIME}) of (?:each ({_TIME})|the one) step for it, "
                 r"([\d.]+) %",
                 evidence,
             )
-            if told is None:
+            if match is None:
                 continue
-            if profile is not None and int(told[1]) != profile.rank:
-                yield f"rank {told[1]} arrives last, but the verdict is about rank {profile.rank}"
-            if late and _nanoseconds(told[2]) > 1.01 * late.get(int(told[1]), 0):
-                yield f"{evidence!r}, but in the table it is {duration(late.get(int(told[1]), 0))} late"
-            if told[3] and abs(100 * _nanoseconds(told[2]) / _nanoseconds(told[3]) - float(told[4])) > 1.5:
+            if profile is not None and int(match[1]) != profile.rank:
+                yield f"rank {match[1]} arrives last, but the verdict is about rank {profile.rank}"
+            if late and _nanoseconds(match[2]) > 1.01 * late.get(int(match[1]), 0):
+                yield f"{evidence!r}, but in the table it is {duration(late.get(int(match[1]), 0))} late"
+            if (
+                match[3]
+                and abs(100 * _nanoseconds(match[2]) / _nanoseconds(match[3]) - float(match[4])) > 1.5
+            ):
                 yield f"{evidence!r} is another share of the step"
 
 
@@ -248,10 +253,10 @@ def _denied(report: Report) -> Iterator[str]:
 def _worth_fixing(report: Report) -> Iterator[str]:
     if report.verdict.do_first:
         yield f"nothing is worth fixing, but {report.verdict.do_first[0].what!r} comes first"
-    for one in report.findings:
-        share = _share(report, one.price.last if one.price is not None else 0)
-        if one.is_fault or share > 0.01:
-            yield f"nothing is worth fixing, but {one.code} saves {percent(share)}"
+    for finding in report.findings:
+        share = _share(report, finding.price.last if finding.price is not None else 0)
+        if finding.is_fault or share > 0.01:
+            yield f"nothing is worth fixing, but {finding.code} saves {percent(share)}"
 
 
 def _share(report: Report, saved: int) -> float:
@@ -261,28 +266,28 @@ def _share(report: Report, saved: int) -> float:
 
 def _fits(report: Report) -> Iterator[str]:
     sentence = report.verdict.sentence
-    lacks = any(one.lack is not None for one in report.memory)
-    own = [one for one in report.offers if one.emulated and one.fits is not None]
+    lacks = any(offer.lack is not None for offer in report.memory)
+    own = [offer for offer in report.offers if offer.emulated and offer.fits is not None]
     if re.match(r"(Fits|It fits)\b.*before its first step", sentence):
         yield f"{sentence!r}, but what its steps need was not seen"
     if lacks and sentence.startswith("Fits"):
         yield f"{sentence!r}, but it needs more than there is"
     if report.memory and not lacks and "oes not fit:" in sentence:
         yield f"{sentence!r}, but nothing is lacking"
-    for one in own:
-        if one.fits == lacks:
-            yield f"{one.gpu}: the table says {'fits' if one.fits else 'does not fit'}, memory does not"
+    for offer in own:
+        if offer.fits == lacks:
+            yield f"{offer.gpu}: the table says {'fits' if offer.fits else 'does not fit'}, memory does not"
 
 
 def _changes(report: Report) -> Iterator[str]:
     """Each change begins where the one before has ended, and is about findings that are there."""
     before = -1.0
     unit = ""
-    for one in report.verdict.do_first:
-        if one.unit == unit and before >= 0 and one.before >= 0 and abs(one.before - before) > 1:
-            yield f"{one.what!r} begins with {number(one.before)}; the one before ends with {number(before)}"
-        if one.after > one.before >= 0:
-            yield f"{one.what!r} makes it worse"
-        if any(position >= len(report.findings) for position in one.findings):
-            yield f"{one.what!r} mends a finding that is not there"
-        before, unit = one.after, one.unit
+    for offer in report.verdict.do_first:
+        if offer.unit == unit and before >= 0 and offer.before >= 0 and abs(offer.before - before) > 1:
+            yield f"{offer.what!r} begins with {number(offer.before)}, the last ends with {number(before)}"
+        if offer.after > offer.before >= 0:
+            yield f"{offer.what!r} makes it worse"
+        if any(position >= len(report.findings) for position in offer.findings):
+            yield f"{offer.what!r} mends a finding that is not there"
+        before, unit = offer.after, offer.unit

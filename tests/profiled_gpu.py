@@ -36,15 +36,15 @@ class PaperProfiler(torch.profiler.profile):
             document = json.load(file)
         document["deviceProperties"] = [{"id": 0, "name": DEVICE, "numSms": 108, "totalGlobalMem": 1 << 34}]
         gpu = PaperGpu()
-        made = gpu.work(document["traceEvents"])
-        for one in document["traceEvents"]:
-            if "ts" in one:
-                one["ts"], end = gpu.later(one["ts"]), gpu.later(one["ts"] + one.get("dur", 0))
-                if one.get("cat") == "Trace":  # the profiler's own mark: it stops when the GPU is done
+        device_events = gpu.work(document["traceEvents"])
+        for event in document["traceEvents"]:
+            if "ts" in event:
+                event["ts"], end = gpu.later(event["ts"]), gpu.later(event["ts"] + event.get("dur", 0))
+                if event.get("cat") == "Trace":  # the profiler's own mark: it stops when the GPU is done
                     end = max(end, gpu.done)
-                if "dur" in one:
-                    one["dur"] = end - one["ts"]
-        document["traceEvents"] += made
+                if "dur" in event:
+                    event["dur"] = end - event["ts"]
+        document["traceEvents"] += device_events
         with gzip.open(path, "wt") as file:
             json.dump(document, file)
 
@@ -66,30 +66,30 @@ class PaperGpu:
     def work(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Calls, kernels and copies of the operators among `events`, in the time of `later`."""
         operators = [
-            one for one in events if one.get("cat") == "cpu_op" and one["name"] in (*COMPUTES, READS)
+            event for event in events if event.get("cat") == "cpu_op" and event["name"] in (*COMPUTES, READS)
         ]
-        made: list[dict[str, Any]] = []
+        device_events: list[dict[str, Any]] = []
         calls = itertools.count(1)
-        for one in sorted(operators, key=lambda one: one["ts"]):
-            begin, length = one["ts"], one["dur"]
-            call = {"ph": "X", "pid": one["pid"], "tid": one["tid"], "cat": "cuda_runtime"}
+        for operator in sorted(operators, key=lambda operator: operator["ts"]):
+            begin, length = operator["ts"], operator["dur"]
+            call = {"ph": "X", "pid": operator["pid"], "tid": operator["tid"], "cat": "cuda_runtime"}
             launch = {"ts": self.later(begin + length * 0.2), "dur": length * 0.2}
-            reads = one["name"] == READS
+            reads = operator["name"] == READS
             start = max(self.done, launch["ts"] + 1)
             self.done = start + (1 if reads else BUSY)
-            told = {"correlation": next(calls), "External id": one["args"]["External id"]}
+            arguments = {"correlation": next(calls), "External id": operator["args"]["External id"]}
             name = "cudaMemcpyAsync" if reads else "cudaLaunchKernel"
-            made.append(call | launch | {"name": name, "args": told})
+            device_events.append(call | launch | {"name": name, "args": arguments})
             if reads:
                 wait = {"name": "cudaStreamSynchronize", "args": {"correlation": next(calls)}}
-                made.append(call | self.until(begin + length * 0.5, length * 0.4) | wait)
-            work = {"device": 0, "stream": 7, "context": 1, **told, **({"bytes": 4} if reads else {})}
+                device_events.append(call | self.until(begin + length * 0.5, length * 0.4) | wait)
+            work = {"device": 0, "stream": 7, "context": 1, **arguments, **({"bytes": 4} if reads else {})}
             cat, name = (
                 ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)")
                 if reads
-                else ("kernel", f"kernel of {one['name']}")
+                else ("kernel", f"kernel of {operator['name']}")
             )
-            made.append(
+            device_events.append(
                 {
                     "ph": "X",
                     "cat": cat,
@@ -101,7 +101,7 @@ class PaperGpu:
                 }
                 | {"dur": self.done - start, "args": work}
             )
-        return made
+        return device_events
 
     def until(self, begin: float, length: float) -> dict[str, float]:
         """A wait that was recorded at `begin`, and that ends no sooner than the GPU is done."""

@@ -66,8 +66,8 @@ def programme(*steps: Sequence[Entry], gpu: GpuRates = A100, **more: object) -> 
 
 def session(*steps: Sequence[Entry], **more: object) -> Session:
     """A run of these steps on an emulated A100; the waits of site n are at line n + 1."""
-    made = programme(*steps, **more)
-    waits = [entry for entry in made.entries if entry.kind == "wait"]
+    recorded = programme(*steps, **more)
+    waits = [entry for entry in recorded.entries if entry.kind == "wait"]
     count = max((entry.site for entry in waits), default=-1) + 1
     mechanism = {entry.site: (entry.name, entry.mechanism, entry.detail) for entry in waits}
     sites = []
@@ -88,9 +88,9 @@ def session(*steps: Sequence[Entry], **more: object) -> Session:
     ]
     return Session(
         script=("train.py",),
-        environment=Environment(device=made.gpu.name, emulated=True),
+        environment=Environment(device=recorded.gpu.name, emulated=True),
         sites=tuple(sites),
         events=tuple(events),
         marks=tuple(marks),
-        programme=made,
+        programme=recorded,
     )

@@ -56,9 +56,9 @@ def remembered(run: MemoryRun | None = None, options: ReportOptions | None = Non
     """The report of `run`, drawn."""
     run = trained() if run is None else run
     options = options or ReportOptions()
-    made = report(run, options)
-    drawn = build_track(run, made, TrialConditions(options.capacity, options.total, options.begin))
-    return msgspec.structs.replace(made, findings=findings(made), track=drawn)
+    memory_report = report(run, options)
+    drawn = build_track(run, memory_report, TrialConditions(options.capacity, options.total, options.begin))
+    return msgspec.structs.replace(memory_report, findings=findings(memory_report), track=drawn)
 
 
 def diagnosed(name: str = "data") -> Diagnosis:

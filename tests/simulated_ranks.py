@@ -52,7 +52,7 @@ def simulated(
     arrived, left = _met(
         ranks, [(step, number) for step in range(steps) for number in range(each)], needs, transfer
     )
-    found = []
+    profiles = []
     for rank in range(ranks):
         skipped = (late_files or {}).get(rank, 0)
         begin = 0 if not skipped else left[skipped - 1] + 1
@@ -68,7 +68,7 @@ def simulated(
         starts = [begin, *bounds[first:-1]] if skipped % each or not first else bounds[first - 1 : -1]
         spent = sum(left[row] - arrived[rank][row] for row in rows)
         total = bounds[-1] - starts[0]
-        found.append(
+        profiles.append(
             Profile(
                 path=f"{folder}/rank{rank}.json",
                 origin=began + begin + (clocks or {}).get(rank, 0),
@@ -89,7 +89,7 @@ def simulated(
                 ),
             )
         )
-    return found
+    return profiles
 
 
 def _met(

@@ -90,7 +90,7 @@ def test_no_stage_is_begun_that_does_not_fit_into_what_is_left(measure, tmp_path
     begun: list[str] = []
     state = measure.State(tmp_path / "state.json", "here")
     measure.go(stages, state, 50, False, lambda command, _: begun.append(command[1]) or "done", lambda: None)
-    assert [Path(one).stem for one in begun] == ["short"]
+    assert [Path(path).stem for path in begun] == ["short"]
     assert "| long | not measured yet |" in state.table(stages)
 
 
@@ -145,8 +145,8 @@ def test_a_part_that_fails_loses_itself_alone_and_is_run_again(
 
     monkeypatch.setattr(common, "run", run)
 
-    def sheet_of(found):
-        return ", ".join(f"{name}: {one}" for name, one in found.items()), []
+    def sheet_of(rows):
+        return ", ".join(f"{name}: {value}" for name, value in rows.items()), []
 
     stage = common.Stage("", "some.py", "", "", [(parts, 1)], None, sheet_of)
     for _ in range(len(ends) + 1):
@@ -182,8 +182,8 @@ def test_all_that_is_kept_is_packed_once_into_archives_that_can_travel(
     for path in (here / "out").iterdir():
         with tarfile.open(path) as archive:
             members = archive.getmembers()
-        held += [one.name for one in members]
-        assert path.name.startswith("measured") or sum(one.size for one in members) <= 20
+        held += [member.name for member in members]
+        assert path.name.startswith("measured") or sum(member.size for member in members) <= 20
     fitting = [f"kept/{number:02}" for number, size in enumerate(sizes) if size <= 20]
     assert sorted(held) == sorted([*fitting, "some.md", ".state/stages.json"])
 

@@ -38,10 +38,10 @@ sys.meta_path.insert(0, Refuse())
 
 
 def test_importing_the_package_loads_nothing(plain_python):
-    seen = plain_python(
+    process = plain_python(
         "-c", f"import gapless, sys; print([name for name in {HEAVY} if name in sys.modules])"
     )
-    assert seen.stdout == "[]\n", seen.stderr
+    assert process.stdout == "[]\n", process.stderr
 
 
 def test_public_names_are_there_and_others_are_not(plain_python):
@@ -52,10 +52,10 @@ def test_public_names_are_there_and_others_are_not(plain_python):
         "import sys; print('torch' in sys.modules)\n"
         "try:\n    gapless.nothing\nexcept AttributeError as error:\n    print(error)\n"
     )
-    seen = plain_python("-W", "error", "-c", code)
-    assert seen.stdout == (
+    process = plain_python("-W", "error", "-c", code)
+    assert process.stdout == (
         "Session load report\nTrue True\nFalse\nmodule 'gapless' has no attribute 'nothing'\n"
-    ), seen.stderr
+    ), process.stderr
 
 
 @pytest.mark.parametrize("room", FREE_OF_TORCH)
@@ -67,8 +67,8 @@ def test_rooms_work_without_torch(room, plain_python):
         "        importlib.import_module(found.name)\n"
         "print('fine')\n"
     )
-    seen = plain_python("-W", "error", "-c", code)
-    assert seen.stdout == "fine\n", seen.stderr
+    process = plain_python("-W", "error", "-c", code)
+    assert process.stdout == "fine\n", process.stderr
 
 
 EVERY_OPTION = """
@@ -97,10 +97,10 @@ for option in command.params:
 
 def test_check_without_torch_says_how_to_get_it_whatever_the_option(plain_python, write):
     write("train.py", "print('ran')\n")
-    seen = plain_python("-c", BLOCKED + EVERY_OPTION)
-    lines = seen.stdout.splitlines()
+    process = plain_python("-c", BLOCKED + EVERY_OPTION)
+    lines = process.stdout.splitlines()
     expected = "2 gapless: gapless check runs your script and so needs PyTorch: pip install torch with "
-    assert len(lines) > 25, seen.stderr
+    assert len(lines) > 25, process.stderr
     assert [line for line in lines if not line.startswith(expected)] == []
 
 
@@ -119,7 +119,7 @@ def imported(tree: ast.AST, modules: set[str]) -> Iterator[str]:
                 inner = f"{node.module}.{alias.name}"
                 yield from ([inner] if inner in modules else {node.module} & modules)
         elif isinstance(node, ast.Call) and _called(node.func) == "import_module":
-            names = {one.value for one in node.args if isinstance(one, ast.Constant)}
+            names = {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
             yield from names & modules
 
 
@@ -133,18 +133,18 @@ def circles(folder: Path) -> list[set[str]]:
     graph = {name: set(imported(ast.parse(file.read_text()), modules)) for name, file in files.items()}
 
     def reached(start: str) -> set[str]:
-        seen: set[str] = set()
+        visited: set[str] = set()
         ahead = [*graph[start] - {start}]
         while ahead:
             name = ahead.pop()
-            if name not in seen:
-                seen.add(name)
+            if name not in visited:
+                visited.add(name)
                 ahead += graph[name] - {name}
-        return seen
+        return visited
 
     reach = {name: reached(name) for name in graph}
-    found = {frozenset(one for one in reach[name] if name in reach[one]) for name in graph}
-    return sorted((set(circle) for circle in found if circle), key=sorted)
+    rings = {frozenset(neighbour for neighbour in reach[name] if name in reach[neighbour]) for name in graph}
+    return sorted((set(circle) for circle in rings if circle), key=sorted)
 
 
 def test_the_reader_sees_imports_in_functions_for_types_and_by_name(tmp_path):
@@ -162,5 +162,7 @@ def test_the_reader_sees_imports_in_functions_for_types_and_by_name(tmp_path):
 
 
 def test_no_modules_import_each_other():
-    found = circles(Path(gapless.__file__).parent.parent)
-    assert not found, "these import each other: move what both need down: " + "; ".join(map(str, found))
+    import_circles = circles(Path(gapless.__file__).parent.parent)
+    assert not import_circles, "these import each other: move what both need down: " + "; ".join(
+        map(str, import_circles)
+    )

@@ -22,9 +22,9 @@ def read(name: str) -> str:
 
 def field(name: str) -> str:
     """A plain field of the citation file."""
-    found = re.search(rf"^{name}: \"?([^\"\n]+)", read("CITATION.cff"), re.MULTILINE)
-    assert found is not None, name
-    return found[1].strip()
+    match = re.search(rf"^{name}: \"?([^\"\n]+)", read("CITATION.cff"), re.MULTILINE)
+    assert match is not None, name
+    return match[1].strip()
 
 
 def test_the_version_is_in_one_place_and_the_others_take_it_from_there() -> None:
@@ -78,10 +78,10 @@ def backend() -> ModuleType:
     """The functions of the build backend; importing it would build."""
     pytest.importorskip("setuptools", minversion="77")
     text = read("tools/build_backend.py")
-    made = ModuleType("build_backend")
-    made.__file__ = str(PROJECT / "tools" / "build_backend.py")
-    exec(compile(text.removesuffix("\n_write()\n"), made.__file__, "exec"), vars(made))
-    return made
+    module = ModuleType("build_backend")
+    module.__file__ = str(PROJECT / "tools" / "build_backend.py")
+    exec(compile(text.removesuffix("\n_write()\n"), module.__file__, "exec"), vars(module))
+    return module
 
 
 RELATIVE = re.compile(r"\]\((?![a-z]+://)([^)#]*)")
@@ -111,14 +111,14 @@ def test_the_repositorys_address_is_read_where_there_is_one() -> None:
 def test_extras_that_pages_install_are_there() -> None:
     project = read("pyproject.toml")
     pages = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]
-    asked = {
+    installed = {
         extra
         for page in pages
         for extras in re.findall(r"(?:gapless|-e \"?\.)\[([a-z,]+)\]", page.read_text(encoding="utf-8"))
         for extra in extras.split(",")
     }
-    assert asked
-    assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in asked)
+    assert installed
+    assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in installed)
 
 
 def test_workflows_run_targets_of_the_makefile() -> None:

@@ -84,14 +84,14 @@ class Asked:
     def _called(self, node: ast.Call) -> None:
         """``getattr(torch._C, "_name")`` and ``place("name")``."""
         words = [
-            one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
         ]
         called = self._named(node.func)
         if called in ("getattr", "hasattr", "setattr") and len(node.args) > 1 and words:
             owner = node.args[0]
-            known = self.roots.get(owner.id, "") if isinstance(owner, ast.Name) else self._dotted(owner)
-            if known.split(".")[0] == "torch" and private(words[0]):
-                self.privately.append(f"{known}.{words[0]}")
+            root = self.roots.get(owner.id, "") if isinstance(owner, ast.Name) else self._dotted(owner)
+            if root.split(".")[0] == "torch" and private(words[0]):
+                self.privately.append(f"{root}.{words[0]}")
         elif called in ("place", "path") and words and words[0] in NAMES:
             self.names.add(words[0])
         elif called == "import_module":
@@ -99,7 +99,7 @@ class Asked:
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "private_names"),
     [
         ("import torch._C", ["torch._C"]),
         ("from torch._C import FakeWork", ["torch._C.FakeWork"]),
@@ -114,8 +114,8 @@ class Asked:
         ("def f(self):\n    return self._torch._C", []),
     ],
 )
-def test_the_reader_sees_private_names(source: str, found: list[str]) -> None:
-    assert Asked(source).privately == found
+def test_the_reader_sees_private_names(source: str, private_names: list[str]) -> None:
+    assert Asked(source).privately == private_names
 
 
 @cache
@@ -124,23 +124,23 @@ def elsewhere() -> list[tuple[Path, Asked]]:
 
 
 def test_private_names_are_asked_for_in_one_module() -> None:
-    found = {f"{file.name}: {name}" for file, asked in elsewhere() for name in asked.privately}
-    assert not found, "list these in torch_internals, and ask it for them: " + ", ".join(sorted(found))
+    uses = {f"{file.name}: {name}" for file, reader in elsewhere() for name in reader.privately}
+    assert not uses, "list these in torch_internals, and ask it for them: " + ", ".join(sorted(uses))
 
 
 def test_what_is_listed_is_used_and_what_is_used_is_listed() -> None:
-    used = {name for _, asked in elsewhere() for name in asked.names} - HELPERS
+    used = {name for _, reader in elsewhere() for name in reader.names} - HELPERS
     assert used == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_there_in_the_versions_that_are_said_to_have_it(name: str) -> None:
-    known = NAMES[name]
-    assert OLDEST <= known.since <= known.until
-    if known.built_with:
+    versions = NAMES[name]
+    assert OLDEST <= versions.since <= versions.until
+    if versions.built_with:
         return  # a build says itself what it has
-    there = getattr(torch_internals, name) is not None
-    assert there == (known.since <= VERSION <= known.until)
+    is_there = getattr(torch_internals, name) is not None
+    assert is_there == (versions.since <= VERSION <= versions.until)
 
 
 def test_a_name_that_should_be_there_and_is_not_is_an_error_in_one_line(monkeypatch) -> None:
@@ -169,9 +169,9 @@ def test_an_old_torch_is_refused_before_the_script_runs(plain_python, write) -> 
         "import sys, torch\ntorch.__version__ = '2.3.1+cu121'\n"
         "from gapless.commands import main\nsys.exit(main(['check', 'train.py']))\n"
     )
-    seen = plain_python("-c", code)
-    assert (seen.returncode, seen.stdout) == (2, "")
-    assert seen.stderr == ("gapless: torch 2.3.1+cu121 is too old: Gapless needs torch 2.4 or newer\n")
+    process = plain_python("-c", code)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == ("gapless: torch 2.3.1+cu121 is too old: Gapless needs torch 2.4 or newer\n")
 
 
 def test_a_newer_torch_is_said_to_be_untried(monkeypatch) -> None:
@@ -180,6 +180,6 @@ def test_a_newer_torch_is_said_to_be_untried(monkeypatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.16.0")
     said = "torch 2.16.0 is newer than the versions Gapless is tested with (2.4 to 2.15)"
     assert torch_internals.untested_note() == said
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         torch.ones(2, device="cuda").sum().item()
-    assert said in seen.session.notes
+    assert said in emulation.session.notes

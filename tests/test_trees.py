@@ -26,9 +26,9 @@ class Sample:
 
 
 def sample(image: Any, label: Any) -> Sample:
-    made = Sample(image)
-    object.__setattr__(made, "label", label)
-    return made
+    original = Sample(image)
+    object.__setattr__(original, "label", label)
+    return original
 
 
 leaves = st.integers(-9, 9).map(torch.tensor) | st.integers() | st.text(max_size=2) | st.none()
@@ -67,10 +67,10 @@ def test_what_is_read_is_what_was_there_then():
     reading = Reading(value)
     with torch.no_grad():
         value["loss"].zero_()
-    found = reading.result()
-    assert found["loss"].tolist() == [1.0, 1.0]
-    assert not found["loss"].requires_grad
-    assert found["steps"].item() == 3
+    values = reading.result()
+    assert values["loss"].tolist() == [1.0, 1.0]
+    assert not values["loss"].requires_grad
+    assert values["steps"].item() == 3
 
 
 def test_other_leaves_can_be_changed_too_and_what_cannot_be_written_becomes_a_dict():

@@ -12,18 +12,18 @@ TABLES = ("host", "work", "syncs", "memory", "links")
 
 
 def columns(table: ColumnTable) -> dict[str, list[object]]:
-    return {one.name: getattr(table, one.name).tolist() for one in fields(table)}
+    return {field.name: getattr(table, field.name).tolist() for field in fields(table)}
 
 
-def assert_same(one: Timeline, other: Timeline) -> None:
+def assert_same(first: Timeline, other: Timeline) -> None:
     """All columns, names, threads, stacks, groups and facts, up to the file's name."""
     for name in TABLES:
-        assert columns(getattr(one, name)) == columns(getattr(other, name)), name
+        assert columns(getattr(first, name)) == columns(getattr(other, name)), name
     for name in ("names", "threads", "stacks", "groups", "notes"):
-        assert getattr(one, name) == getattr(other, name), name
-    for fact in fields(one.facts):
+        assert getattr(first, name) == getattr(other, name), name
+    for fact in fields(first.facts):
         if fact.name != "path":
-            assert getattr(one.facts, fact.name) == getattr(other.facts, fact.name), fact.name
+            assert getattr(first.facts, fact.name) == getattr(other.facts, fact.name), fact.name
 
 
 def host_rows(timeline: Timeline) -> list[tuple[object, ...]]:

@@ -324,22 +324,22 @@ class Trace:
         """The whole file as an object."""
         device = {"id": self.device, "name": self.gpu, "totalGlobalMem": 42_481_549_312}
         device |= {"computeMajor": 8, "computeMinor": 0, "warpSize": 32, "numSms": 108}
-        found: Json = {"schemaVersion": 1, "deviceProperties": [device]}
+        content: Json = {"schemaVersion": 1, "deviceProperties": [device]}
         if self.rank >= 0:
-            found["distributedInfo"] = {
+            content["distributedInfo"] = {
                 "backend": self.backend,
                 "rank": self.rank,
                 "world_size": self.world_size,
                 "pg_count": 1,
             }
         if self.dialect != "old":
-            found |= {"record_shapes": 0, "with_stack": int(self.with_stack), "profile_memory": 1}
-        found |= self.head
-        found["traceEvents"] = [*self._numbered(), *self._ending()]
-        found["traceName"] = "/tmp/trace.json"
+            content |= {"record_shapes": 0, "with_stack": int(self.with_stack), "profile_memory": 1}
+        content |= self.head
+        content["traceEvents"] = [*self._numbered(), *self._ending()]
+        content["traceName"] = "/tmp/trace.json"
         if self.dialect == "new":
-            found |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": BASE}
-        return found
+            content |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": BASE}
+        return content
 
     def text(self) -> bytes:
         """The file, laid out as the profiler lays it out: an event to a few lines."""

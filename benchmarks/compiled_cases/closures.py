@@ -10,7 +10,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 warm = True
 
 
-def made():
+def built():
     width = 2
 
     @torch.compile
@@ -25,7 +25,7 @@ def made():
     return loss_of, wider
 
 
-loss_of, wider = made()
+loss_of, wider = built()
 for step in range(6):
     warm = step < 2
     if step == 4:

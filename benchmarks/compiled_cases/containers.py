@@ -12,8 +12,8 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 @torch.compile
 def joined(batch, extras):
     features = net(batch["x"]) + batch["bias"]
-    for one in extras:
-        features = features + one.mean()
+    for extra in extras:
+        features = features + extra.mean()
     return {"features": features, "parts": [features.sum(), features.mean()]}
 
 

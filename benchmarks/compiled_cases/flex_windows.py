@@ -30,7 +30,7 @@ class Attention(nn.Module):
 
     def forward(self, x, mask):
         b, t, c = x.shape
-        q, k, v = (one.view(b, t, self.heads, -1).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        q, k, v = (part.view(b, t, self.heads, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         return flex_attention(q, k, v, block_mask=mask).transpose(1, 2).reshape(b, t, c)
 
 

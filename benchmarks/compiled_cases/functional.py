@@ -24,11 +24,11 @@ def per_sample(params, x, y):
 @torch.compile
 @torch.no_grad()
 def average(decay):
-    for one, other in zip(mean.parameters(), net.parameters(), strict=True):
-        one.lerp_(other, 1 - decay)
+    for averaged, other in zip(mean.parameters(), net.parameters(), strict=True):
+        averaged.lerp_(other, 1 - decay)
 
 
-params = {name: one.detach() for name, one in net.named_parameters()}
+params = {name: parameter.detach() for name, parameter in net.named_parameters()}
 for step, batch in enumerate((4, 4, 6)):
     per_sample(
         params, torch.randn(batch, 8, device=device), torch.zeros(batch, dtype=torch.long, device=device)

@@ -10,7 +10,7 @@ judge = nn.Sequential(nn.Conv2d(1, 8, 3), nn.LeakyReLU(0.2), nn.Flatten(), nn.La
 make, judge = make.to(device), judge.to(device)
 judge(torch.randn(2, 1, 7, 7, device=device))
 make_c, judge_c = torch.compile(make), torch.compile(judge)
-first, second = (torch.optim.Adam(one.parameters(), lr=2e-4) for one in (make, judge))
+first, second = (torch.optim.Adam(net.parameters(), lr=2e-4) for net in (make, judge))
 for step in range(3):
     z = torch.randn(4, 4, 1, 1, device=device)
     with torch.no_grad():

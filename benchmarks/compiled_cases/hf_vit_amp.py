@@ -19,8 +19,8 @@ compiled = torch.compile(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for step in range(4):
     if step == 2:
-        for one in model.vit.parameters():
-            one.requires_grad_(False)
+        for parameter in model.vit.parameters():
+            parameter.requires_grad_(False)
     with torch.autocast(device, dtype=torch.bfloat16):
         out = compiled(
             pixel_values=torch.randn(2, 3, 16, 16, device=device), labels=torch.tensor([0, 2], device=device)

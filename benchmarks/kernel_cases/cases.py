@@ -64,19 +64,22 @@ class Case:
                 stack.enter_context(mock.patch.object(importlib.import_module(module), attribute, value))
             yield
 
-    def made(self) -> SimpleNamespace:
+    def build_inputs(self) -> SimpleNamespace:
         """The inputs, on the host."""
         torch.manual_seed(0)
-        found = SimpleNamespace()
+        namespace = SimpleNamespace()
         for word in self.inputs.split():
             name, _, rest = word.partition("=")
             letters, _, how = rest.partition("/")
-            shape = [SIZES[one] if one.isalpha() else int(one) for one in re.findall(r"[A-Z]|\d+", letters)]
+            shape = [
+                SIZES[dimension] if dimension.isalpha() else int(dimension)
+                for dimension in re.findall(r"[A-Z]|\d+", letters)
+            ]
             value = MAKERS[how](torch.randn(shape)).to(self.dtype)
-            setattr(found, name, value.requires_grad_())
+            setattr(namespace, name, value.requires_grad_())
         for name, make in self.fixed.items():
-            setattr(found, name, make())
-        return found
+            setattr(namespace, name, make())
+        return namespace
 
 
 def forms(

@@ -29,8 +29,8 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
     def init_weights(self):
-        for name, one in self.named_parameters():
+        for name, parameter in self.named_parameters():
             if "norm" in name:
-                nn.init.ones_(one)
+                nn.init.ones_(parameter)
             else:
-                nn.init.trunc_normal_(one, std=0.02)
+                nn.init.trunc_normal_(parameter, std=0.02)

@@ -39,10 +39,10 @@ def tokenizer():
     from transformers import PreTrainedTokenizerFast
 
     names = ["<pad>", "<s>", "</s>", "<unk>", "user", "assistant", ":", *WORDS]
-    made = Tokenizer(models.WordLevel({word: n for n, word in enumerate(names)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    word_tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(names)}, unk_token="<unk>"))
+    word_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+        tokenizer_object=word_tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     )
     fast.chat_template = (
         "{% for message in messages %}{{ message['role'] + ' : ' + message['content'] + ' </s> ' }}{% endfor %}"

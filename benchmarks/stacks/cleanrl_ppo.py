@@ -14,10 +14,10 @@ num_steps, num_envs, minibatch = 32, 2, 32
 
 
 def layer(inputs, outputs, std=np.sqrt(2)):
-    made = nn.Linear(inputs, outputs)
-    torch.nn.init.orthogonal_(made.weight, std)
-    torch.nn.init.constant_(made.bias, 0.0)
-    return made
+    linear = nn.Linear(inputs, outputs)
+    torch.nn.init.orthogonal_(linear.weight, std)
+    torch.nn.init.constant_(linear.bias, 0.0)
+    return linear
 
 
 class Agent(nn.Module):
@@ -67,14 +67,14 @@ for iteration in range(4):
             delta = rewards[t] + 0.99 * after * alive - values[t]
             advantages[t] = lastgaelam = delta + 0.99 * 0.95 * alive * lastgaelam
         returns = advantages + values
-    flat = [one.reshape(-1, *one.shape[2:]) for one in (obs, actions, logprobs, advantages, returns)]
+    flat = [tensor.reshape(-1, *tensor.shape[2:]) for tensor in (obs, actions, logprobs, advantages, returns)]
     order = np.arange(num_steps * num_envs)
     clipfracs = []
     for _epoch in range(2):
         np.random.shuffle(order)
         for start in range(0, len(order), minibatch):
             rows = order[start : start + minibatch]
-            b_obs, b_actions, b_logprobs, b_advantages, b_returns = (one[rows] for one in flat)
+            b_obs, b_actions, b_logprobs, b_advantages, b_returns = (tensor[rows] for tensor in flat)
             _, newlogprob, entropy, newvalue = agent.get_action_and_value(b_obs, b_actions.long())
             logratio = newlogprob - b_logprobs
             ratio = logratio.exp()

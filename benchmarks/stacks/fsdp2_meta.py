@@ -27,10 +27,10 @@ class Block(nn.Module):
     def forward(self, x):
         batch, length, _ = x.shape
         q, k, v = (
-            one.view(batch, length, 4, -1).transpose(1, 2) for one in self.qkv(self.norm(x)).chunk(3, -1)
+            part.view(batch, length, 4, -1).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1)
         )
-        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return x + self.out(seen.transpose(1, 2).reshape(batch, length, self.width))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(attended.transpose(1, 2).reshape(batch, length, self.width))
 
 
 class Model(nn.Module):
@@ -47,11 +47,11 @@ class Model(nn.Module):
         return self.head(x)
 
     def init_weights(self):
-        for name, one in self.named_parameters():
+        for name, parameter in self.named_parameters():
             if name.endswith("norm.weight"):
-                nn.init.ones_(one)
+                nn.init.ones_(parameter)
             else:
-                nn.init.trunc_normal_(one, std=0.02)
+                nn.init.trunc_normal_(parameter, std=0.02)
 
 
 kind = _tiny.device()

@@ -67,7 +67,7 @@ for step in range(13):
         loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
         loss.backward()
     norm = nn.utils.get_total_norm(
-        [one.grad for one in model.parameters() if one.grad is not None], foreach=True
+        [parameter.grad for parameter in model.parameters() if parameter.grad is not None], foreach=True
     )
     norm = norm.full_tensor()
     nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm, foreach=True)

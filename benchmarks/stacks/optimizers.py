@@ -17,15 +17,15 @@ for name in sorted(vars(torch.optim)):
         or kind is torch.optim.Optimizer
     ):
         continue
-    known = inspect.signature(kind).parameters
-    forms = [{}] + [{form: True} for form in ("foreach", "fused", "capturable") if form in known]
+    accepted = inspect.signature(kind).parameters
+    forms = [{}] + [{form: True} for form in ("foreach", "fused", "capturable") if form in accepted]
     for options in forms:
         if options.get("capturable") and device.type == "cpu":
             continue
         model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(device)
         if name in SPARSE:
             model = nn.Sequential(nn.Embedding(10, 8, sparse=True)).to(device)
-        parameters = [one for one in model.parameters() if one.ndim == 2 or name != "Muon"]
+        parameters = [parameter for parameter in model.parameters() if parameter.ndim == 2 or name != "Muon"]
         optimizer = kind(parameters, lr=1e-3, **options)
         for _ in range(2):
             inputs = (

@@ -96,7 +96,7 @@ class Loss(Base):
         return x + 1
 
     @classmethod
-    def made(cls):
+    def instance_of(cls):
         return cls()
 
 
@@ -104,8 +104,8 @@ def labels(call):
     """(line within this file's function, function, code) of all labels, in order."""
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         call()
-    found = [parse_label(event.name) for event in profiler.events()]
-    return [(line.function, line.code) for line in found if line is not None]
+    events = [parse_label(event.name) for event in profiler.events()]
+    return [(line.function, line.code) for line in events if line is not None]
 
 
 def test_each_statement_has_its_line():
@@ -114,12 +114,12 @@ def test_each_statement_has_its_line():
     with gapless.annotate(masked) as annotation:
         assert annotation.names[0].endswith("test_annotate.masked")
         result = []
-        found = labels(lambda: result.append(masked(x, x > 0)))
+        events = labels(lambda: result.append(masked(x, x > 0)))
     assert result[0] == expected
-    assert found[0] == ("masked", "kept = x[mask]")
-    assert [code for _, code in found].count("kept = kept * scale") == 2
-    assert [code for _, code in found].count("kept = kept + number") == 2
-    assert found[-1] == ("masked", "return kept.mean()")
+    assert events[0] == ("masked", "kept = x[mask]")
+    assert [code for _, code in events].count("kept = kept * scale") == 2
+    assert [code for _, code in events].count("kept = kept + number") == 2
+    assert events[-1] == ("masked", "return kept.mean()")
     assert labels(lambda: masked(x, x > 0)) == []
 
 
@@ -154,7 +154,12 @@ def test_without_a_profiler_nothing_is_entered(monkeypatch):
         (decorated, lambda: decorated(torch.zeros(2)).tolist()),
         (
             Loss,
-            lambda: (Loss()(torch.ones(2)).item(), Loss().name(), Loss.plain(1), Loss.made().double.item()),
+            lambda: (
+                Loss()(torch.ones(2)).item(),
+                Loss().name(),
+                Loss.plain(1),
+                Loss.instance_of().double.item(),
+            ),
         ),
         (functools.partial(masked, scale=3), lambda: masked(torch.ones(3), torch.ones(3) > 0).item()),
     ],
@@ -192,17 +197,17 @@ def test_generators_are_not_open_across_their_yields():
             torch.ones(1)
 
     with gapless.annotate(numbers):
-        found = labels(call)
-    assert ("numbers", "total += number") in found
-    assert all("yield" not in code for _, code in found)
+        events = labels(call)
+    assert ("numbers", "total += number") in events
+    assert all("yield" not in code for _, code in events)
 
 
 def test_the_methods_of_a_metric_of_another_library():
     metric = MulticlassAccuracy(3)
     with gapless.annotate(metric):
-        found = labels(lambda: metric.update(torch.randn(4, 3), torch.tensor([0, 1, 2, 1])))
-        assert any("_multiclass_stat_scores_format" in code for _, code in found)
-        assert all(function.split(".")[-1] != "__setattr__" for function, _ in found)
+        events = labels(lambda: metric.update(torch.randn(4, 3), torch.tensor([0, 1, 2, 1])))
+        assert any("_multiclass_stat_scores_format" in code for _, code in events)
+        assert all(function.split(".")[-1] != "__setattr__" for function, _ in events)
         copy.deepcopy(metric)
         pickle.dumps(metric)
     assert labels(lambda: metric.update(torch.randn(4, 3), torch.tensor([0, 1, 2, 1]))) == []
@@ -257,8 +262,8 @@ def test_one_bad_target_leaves_all_as_they_were():
 
 
 def test_labels_are_what_the_trace_reads(tmp_path):
-    with gapless.annotate(masked), profile(activities=[ProfilerActivity.CPU]) as seen:
+    with gapless.annotate(masked), profile(activities=[ProfilerActivity.CPU]) as profiler:
         masked(torch.ones(3), torch.ones(3) > 0)
     path = tmp_path / "trace.json"
-    seen.export_chrome_trace(str(path))
+    profiler.export_chrome_trace(str(path))
     assert re.search(r"test_annotate\.py:\d+ masked \| kept = x\[mask\]", path.read_text())

@@ -59,11 +59,11 @@ def child(python: Python, tmp_path: Path) -> Callable[..., tuple[Any, list[Sessi
 
     def run(*words: str, steps: int | None = 3, path: str = "") -> tuple[Any, list[Session]]:
         with environment_for_children(ChildPlan(start=START, steps=steps)) as folder:
-            told = {
+            environment = {
                 children.VARIABLE: os.environ[children.VARIABLE],
                 "PYTHONPATH": os.pathsep.join(filter(None, (os.environ["PYTHONPATH"], path, *sys.path))),
             }
-            done = python(*words, **told)
+            done = python(*words, **environment)
             return done, children.collect(folder)
 
     return run
@@ -242,7 +242,7 @@ if __name__ == "__main__":
 # -- merging ---------------------------------------------------------------------------------------
 
 
-def seen(
+def rank_view(
     rank: int, *, steps: int = 3, waits: tuple[int, ...] = (10,), ending: Ending | None = None
 ) -> Session:
     simulation = Simulation()
@@ -269,24 +269,24 @@ def test_alone_nothing_is_merged() -> None:
 
 def test_a_launcher_lets_the_lowest_rank_speak() -> None:
     enough = Ending(how="enough-steps")
-    merged = merge(LAUNCHER, [seen(0, ending=enough), seen(1, ending=enough)])
+    merged = merge(LAUNCHER, [rank_view(0, ending=enough), rank_view(1, ending=enough)])
     assert merged.environment.rank == 0
     assert merged.ending == enough
     assert merged.script == ("rank0.py",)
     assert merged.duration == 9.0
-    assert merged.events == seen(0).events
+    assert merged.events == rank_view(0).events
     assert merged.notes == ("2 processes were recorded; this is rank 0",)
 
 
 def test_a_main_process_that_trains_speaks_itself() -> None:
-    merged = merge(seen(0), [seen(1)])
+    merged = merge(rank_view(0), [rank_view(1)])
     assert merged.script == ("rank0.py",)
     assert merged.notes == ("2 processes were recorded; this is rank 0",)
 
 
 def test_a_failed_launcher_has_failed() -> None:
     failed = Ending(how="error", status=1, message="ChildFailedError")
-    merged = merge(msgspec.structs.replace(LAUNCHER, ending=failed), [seen(0), seen(1)])
+    merged = merge(msgspec.structs.replace(LAUNCHER, ending=failed), [rank_view(0), rank_view(1)])
     assert merged.ending == failed
 
 
@@ -295,16 +295,16 @@ def test_what_failed_in_a_child_is_named() -> None:
         LAUNCHER, ending=Ending(how="error", status=3, message="a child failed")
     )
     raised = Ending(how="error", status=1, message="ValueError: so it goes")
-    merged = merge(launcher, [seen(0), seen(1, ending=raised)])
+    merged = merge(launcher, [rank_view(0), rank_view(1, ending=raised)])
     assert merged.ending.message == "ValueError: so it goes, on rank 1"
 
 
 def test_one_child_is_reported_as_if_it_were_alone() -> None:
-    assert merge(LAUNCHER, [seen(0)]).notes == ()
+    assert merge(LAUNCHER, [rank_view(0)]).notes == ()
 
 
 def test_where_another_rank_waits_is_noted() -> None:
-    merged = merge(LAUNCHER, [seen(0, waits=(10,)), seen(1, waits=(10, 11, 12, 13, 14, 15))])
+    merged = merge(LAUNCHER, [rank_view(0, waits=(10,)), rank_view(1, waits=(10, 11, 12, 13, 14, 15))])
     place = line(11).where
     note = f"rank 1 syncs elsewhere too: {place} (aten::_local_scalar_dense), "
     assert merged.notes[1].startswith(note)
@@ -312,14 +312,14 @@ def test_where_another_rank_waits_is_noted() -> None:
 
 
 def test_without_steps_the_child_with_most_to_say_speaks() -> None:
-    quiet, busy = seen(0, steps=0), msgspec.structs.replace(seen(1), marks=())
+    quiet, busy = rank_view(0, steps=0), msgspec.structs.replace(rank_view(1), marks=())
     assert merge(LAUNCHER, [quiet, busy]).events == busy.events
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "00000-1.gapless.json").write_text("half a sess")
-    save(seen(1), tmp_path / "00001-2.gapless.json")
-    save(seen(0), tmp_path / "00002-3.gapless.json")
+    save(rank_view(1), tmp_path / "00001-2.gapless.json")
+    save(rank_view(0), tmp_path / "00002-3.gapless.json")
     assert [session.environment.rank for session in children.collect(tmp_path)] == [0, 1]
 
 
@@ -372,10 +372,10 @@ if __name__ == "__main__":
 
 def test_a_rank_that_is_ended_because_another_failed_is_reported(write: Write, python: Python) -> None:
     write("train.py", FAILING_RANK)
-    seen = python("-m", "gapless", "check", "--no-loader", "--steps", "all", "train.py")
-    assert seen.returncode == 1
-    assert "ValueError: rank 1 fails" in seen.stderr
-    assert "SystemExit" not in seen.stderr
-    assert "train.py:11" in seen.stdout
-    assert "1 sync in every step" in seen.stdout
-    assert "2 processes were recorded" in " ".join(seen.stdout.split())
+    process = python("-m", "gapless", "check", "--no-loader", "--steps", "all", "train.py")
+    assert process.returncode == 1
+    assert "ValueError: rank 1 fails" in process.stderr
+    assert "SystemExit" not in process.stderr
+    assert "train.py:11" in process.stdout
+    assert "1 sync in every step" in process.stdout
+    assert "2 processes were recorded" in " ".join(process.stdout.split())

@@ -194,22 +194,22 @@ def alone(folder: Path) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, Compiled]:
+def compiled_by_name(folder: Path) -> dict[str, Compiled]:
     saved = folder / "run.gapless.json"
     words = ("check", "--steps", "all", "--no-loader", "--no-prices", "-q", "-o", str(saved))
     done = fork_server.run(("-m", "gapless", *words, str(folder / "script.py")), folder)
     assert done.returncode == 0, done.stderr
-    return {one.name: one for one in load(str(saved)).compiled}
+    return {compiled.name: compiled for compiled in load(str(saved)).compiled}
 
 
-def test_as_many_graphs_as_torch_makes(alone: dict[str, int], found: dict[str, Compiled]) -> None:
-    assert {name: function.graphs for name, function in found.items()} == alone
+def test_as_many_graphs_as_torch_makes(alone: dict[str, int], compiled_by_name: dict[str, Compiled]) -> None:
+    assert {name: function.graphs for name, function in compiled_by_name.items()} == alone
 
 
-def test_nothing_fails_and_what_is_kept_out_breaks_once(found: dict[str, Compiled]) -> None:
-    assert not [value.failed for value in found.values() if value.failed]
-    assert found["disabled"].broken == found["disabled_alone"].broken == 1
-    assert found["in_a_stance"].signatures == 1
+def test_nothing_fails_and_what_is_kept_out_breaks_once(compiled_by_name: dict[str, Compiled]) -> None:
+    assert not [value.failed for value in compiled_by_name.values() if value.failed]
+    assert compiled_by_name["disabled"].broken == compiled_by_name["disabled_alone"].broken == 1
+    assert compiled_by_name["in_a_stance"].signatures == 1
 
 
 def test_what_is_read_is_found_by_way_of_functions_methods_and_objects() -> None:
@@ -228,15 +228,15 @@ def test_what_is_read_is_found_by_way_of_functions_methods_and_objects() -> None
     assert "other" not in names
 
 
-@pytest.mark.parametrize("given", [False, True], ids=["bound", "an argument"])
-def test_what_changes_at_every_call_does_not_have_every_call_kept(given: bool) -> None:
+@pytest.mark.parametrize("repeats", [False, True], ids=["bound", "an argument"])
+def test_what_changes_at_every_call_does_not_have_every_call_kept(repeats: bool) -> None:
     class Trainer:
         def __init__(self) -> None:
             self.number, self.losses, self.warm = 0, [0.0], True
-            compiled: Any = torch.compile(Trainer.one if given else self.one)
-            self.step = partial(compiled, self) if given else compiled
+            compiled: Any = torch.compile(Trainer.call_once if repeats else self.call_once)
+            self.step = partial(compiled, self) if repeats else compiled
 
-        def one(self, x: torch.Tensor) -> torch.Tensor:
+        def call_once(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.warm
 
     with Emulator(compiled=True) as emulator:

@@ -207,30 +207,30 @@ def compiled(folder: Path, script: str) -> list[Compiled]:
 
 
 @pytest.fixture(scope="module", params=["cut", "whole"])
-def found(
+def graphs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[bool, list[Compiled]]:
     script = SCRIPT if request.param == "whole" else SCRIPT.split("torch._inductor.config.graph_partition")[0]
     return request.param == "cut", compiled(tmp_path_factory.mktemp(request.param), script)
 
 
-def test_each_reason_is_told_and_its_twin_is_silent(found: tuple[bool, list[Compiled]]) -> None:
-    cuts, made = found
-    assert not [(one.name, one.failed) for one in made if one.failed]
-    seen = {}
-    for one in made:
-        name = "number_right" if one.name == "number" and "number" in seen else one.name
-        assert name not in seen
-        seen[name] = [(skip.skip, skip.what, skip.whole) for skip in one.outside]
-    for name, told in seen.items():
+def test_each_reason_is_told_and_its_twin_is_silent(graphs: tuple[bool, list[Compiled]]) -> None:
+    cuts, compiled_graphs = graphs
+    assert not [(graph.name, graph.failed) for graph in compiled_graphs if graph.failed]
+    skips_by_name = {}
+    for graph in compiled_graphs:
+        name = "number_right" if graph.name == "number" and "number" in skips_by_name else graph.name
+        assert name not in skips_by_name
+        skips_by_name[name] = [(skip.skip, skip.what, skip.whole) for skip in graph.outside]
+    for name, skips in skips_by_name.items():
         if name.endswith("_right"):
-            assert told == [], name
+            assert skips == [], name
             continue
-        skip, what = UNCUT[name]
+        skip, reason = UNCUT[name]
         if name == "number" and cuts:
             skip = "scalar-input"
-        assert told == [(skip, what, name in ALWAYS_WHOLE or not cuts)], name
-    assert set(UNCUT) - {"uncut"} <= set(seen)
+        assert skips == [(skip, reason, name in ALWAYS_WHOLE or not cuts)], name
+    assert set(UNCUT) - {"uncut"} <= set(skips_by_name)
 
 
 def test_where_memory_is_not_cached_nothing_is_captured(tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ def doubled(x):
 
 doubled(torch.rand(4, device="cuda"))
 """
-    (one,) = compiled(tmp_path, script)
-    assert [(skip.skip, skip.whole) for skip in one.outside] == [("uncached-memory", True)]
+    (only_graph,) = compiled(tmp_path, script)
+    assert [(skip.skip, skip.whole) for skip in only_graph.outside] == [("uncached-memory", True)]
 
 
 KEPT = """
@@ -312,13 +312,13 @@ also_wrong = kept + 1
 
 
 def test_results_used_after_they_were_overwritten(tmp_path: Path) -> None:
-    made = compiled(tmp_path, KEPT)
+    compiled_graphs = compiled(tmp_path, KEPT)
     lines = {
-        (one.name, skip.line.code.split(" =")[0])
-        for one in made
-        for skip in one.outside
+        (graph.name, skip.line.code.split(" =")[0])
+        for graph in compiled_graphs
+        for skip in graph.outside
         if skip.skip == "output-overwritten" and skip.line is not None
     }
     assert lines == {("loss_of", "wrong"), ("loss_of", "also_wrong")}
-    skips = {skip.skip for one in made if one.name == "written" for skip in one.outside}
+    skips = {skip.skip for graph in compiled_graphs if graph.name == "written" for skip in graph.outside}
     assert skips == {"mutated-input"}  # nothing of it is captured, and so nothing anew for other sizes

@@ -20,8 +20,8 @@ MARK = StepMark(kind="user", tick=0, time=0.0)
 class Watch(Watcher):
     """Has seen enough at once, if `seen`, and between marks after `seconds`."""
 
-    def __init__(self, seen: bool, seconds: float = float("inf")) -> None:
-        self.seen, self.seconds = seen, seconds
+    def __init__(self, is_seen: bool, seconds: float = float("inf")) -> None:
+        self.seen, self.seconds = is_seen, seconds
 
     def enough(self, mark: StepMark) -> bool:
         return self.seen
@@ -170,8 +170,8 @@ def test_what_only_torchscript_has_is_named(capsys: pytest.CaptureFixture[str]) 
 
     with gapless.emulate():
         traced = torch.jit.trace(doubled, torch.ones(2, device="cuda"))
-        asked, other = caught(lambda: traced.graph), caught(lambda: traced.elsewhere)
-    show(asked)
+        message, other = caught(lambda: traced.graph), caught(lambda: traced.elsewhere)
+    show(message)
     assert (
         "TorchScript runs here as the Python code it was made from, which has no `graph`"
         in capsys.readouterr().err

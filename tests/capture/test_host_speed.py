@@ -34,9 +34,9 @@ def test_what_a_busy_machine_gives_is_used_and_not_kept(tmp_path):
     assert not file.exists()
 
 
-@pytest.mark.parametrize("told", [0.0, 0.001, 1e6])
-def test_what_no_cpu_is_is_not_believed(tmp_path, told):
-    assert host_speed.host_speed(lambda: (told * USUAL, 1.0), tmp_path / "host.json") is None
+@pytest.mark.parametrize("speed", [0.0, 0.001, 1e6])
+def test_what_no_cpu_is_is_not_believed(tmp_path, speed):
+    assert host_speed.host_speed(lambda: (speed * USUAL, 1.0), tmp_path / "host.json") is None
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[1]", '{"a": "b"}', '{"a": null}', "\x00"])

@@ -51,17 +51,19 @@ class Device:
 
 @pytest.fixture
 def device(monkeypatch):
-    made = Device()
+    fake_device = Device()
     memory = torch.cuda.memory
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(memory, "_record_memory_history", made.record)
-    monkeypatch.setattr(memory, "_snapshot", made.snapshot)
-    monkeypatch.setattr(memory, "_get_memory_metadata", lambda: made.metadata, raising=False)
-    monkeypatch.setattr(memory, "_set_memory_metadata", made.note, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", made.observers.append, raising=False)
+    monkeypatch.setattr(memory, "_record_memory_history", fake_device.record)
+    monkeypatch.setattr(memory, "_snapshot", fake_device.snapshot)
+    monkeypatch.setattr(memory, "_get_memory_metadata", lambda: fake_device.metadata, raising=False)
+    monkeypatch.setattr(memory, "_set_memory_metadata", fake_device.note, raising=False)
+    monkeypatch.setattr(
+        torch._C, "_cuda_attach_out_of_memory_observer", fake_device.observers.append, raising=False
+    )
     monkeypatch.setattr(memory_history, "_watching", [])
     monkeypatch.setattr(memory_history, "_attached", [])
-    return made
+    return fake_device
 
 
 def written(path) -> list[str]:

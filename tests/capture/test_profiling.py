@@ -28,12 +28,12 @@ CPU = (ProfilerActivity.CPU,)
 class FakeProfiler:
     """Follows its schedule, and remembers what it was made with and which steps it recorded."""
 
-    made: ClassVar[list[FakeProfiler]] = []
+    instances: ClassVar[list[FakeProfiler]] = []
 
     def __init__(self, *, schedule: Any, on_trace_ready: Any, **options: Any) -> None:
         self.schedule, self.ready, self.options = schedule, on_trace_ready, options
         self.number, self.recorded, self.begun, self.ended = 0, 0, False, False
-        self.made.append(self)
+        self.instances.append(self)
 
     def start(self) -> None:
         self.begun = True
@@ -56,7 +56,7 @@ class FakeProfiler:
 
 @pytest.fixture(autouse=True)
 def _nothing_made():
-    FakeProfiler.made.clear()
+    FakeProfiler.instances.clear()
 
 
 @pytest.fixture
@@ -90,42 +90,42 @@ def files(folder: Path) -> list[str]:
 
 
 def test_both_passes_in_turn(capture, tmp_path):
-    made, stepper = capture(Schedule(wait=3, warmup=1, active=2)), optimizer()
-    seen = []
+    window, stepper = capture(Schedule(wait=3, warmup=1, active=2)), optimizer()
+    calls = []
     for _ in range(12):
         stepper.step()
-        seen.append((len(FakeProfiler.made), len(made.saved), made.done))
-    assert seen == [
+        calls.append((len(FakeProfiler.instances), len(window.saved), window.done))
+    assert calls == [
         *[(0, 0, False)] * 2,  # the third step's end begins the first pass
         *[(1, 0, False)] * 3,
         *[(2, 1, False)] * 3,
         *[(2, 2, True)] * 4,
     ]
-    light, heavy = FakeProfiler.made
+    light, heavy = FakeProfiler.instances
     assert (light.options["with_stack"], heavy.options["with_stack"]) == (False, True)
     assert light.recorded == heavy.recorded == 2
     assert files(tmp_path) == ["stacks/rank0.pt.trace.json.gz", "times/rank0.pt.trace.json.gz"]
-    assert made.steps == 12
-    assert made.recipe.schedule.steps() == 9
+    assert window.steps == 12
+    assert window.recipe.schedule.steps() == 9
 
 
 def test_windows_that_repeat_have_files_of_their_own(capture, tmp_path):
-    made, stepper = capture(Schedule(wait=1, warmup=1, active=1, repeat=2), name="rank3"), optimizer()
-    for _ in range(made.recipe.schedule.steps()):
-        assert not made.done
+    window, stepper = capture(Schedule(wait=1, warmup=1, active=1, repeat=2), name="rank3"), optimizer()
+    for _ in range(window.recipe.schedule.steps()):
+        assert not window.done
         stepper.step()
-    assert made.done
+    assert window.done
     assert files(tmp_path) == [
         f"{which}/rank3.{n}.pt.trace.json.gz" for which in ("stacks", "times") for n in (1, 2)
     ]
 
 
 def test_without_stacks_there_is_one_pass(capture, tmp_path):
-    made, stepper = capture(Schedule(wait=0, warmup=1, active=1), passes=("times",)), optimizer()
-    assert FakeProfiler.made[0].begun
+    window, stepper = capture(Schedule(wait=0, warmup=1, active=1), passes=("times",)), optimizer()
+    assert FakeProfiler.instances[0].begun
     stepper.step()
     stepper.step()
-    assert made.done
+    assert window.done
     assert files(tmp_path) == ["times/rank0.pt.trace.json.gz"]
 
 
@@ -152,47 +152,49 @@ class FakeHistory:
 )
 @pytest.mark.parametrize("wanted", [False, True])
 def test_memory_and_shapes_are_recorded_where_no_times_are_taken_from(capture, wanted, passes, recorded):
-    made, one = capture(Schedule(0, 1, 1), passes=passes, memory=wanted, shapes=wanted), optimizer()
-    for _ in range(made.recipe.steps):
-        one.step()
-    assert made.done
+    window, optimizer_ = capture(Schedule(0, 1, 1), passes=passes, memory=wanted, shapes=wanted), optimizer()
+    for _ in range(window.recipe.steps):
+        optimizer_.step()
+    assert window.done
     for option in ("profile_memory", "record_shapes"):
-        assert [one.options[option] for one in FakeProfiler.made] == [wanted and each for each in recorded]
+        assert [profiler.options[option] for profiler in FakeProfiler.instances] == [
+            wanted and each for each in recorded
+        ]
 
 
 def test_the_history_of_memory_comes_first_and_ends_before_any_profiler(capture, tmp_path):
-    made, stepper = capture(Schedule(wait=1, warmup=1, active=2), memory=True), optimizer()
-    seen = []
-    for _ in range(made.recipe.steps):
+    window, stepper = capture(Schedule(wait=1, warmup=1, active=2), memory=True), optimizer()
+    calls = []
+    for _ in range(window.recipe.steps):
         stepper.step()
-        seen.append((len(FakeProfiler.made), (tmp_path / "memory" / "rank0.pickle").exists()))
-    assert made.done
-    assert seen[:5] == [(0, False), (0, False), (0, True), (1, True), (1, True)]
-    assert len(seen) == 3 + 1 + 2 * 3
-    assert any("gapless memory" in note for note in made.session().notes)
+        calls.append((len(FakeProfiler.instances), (tmp_path / "memory" / "rank0.pickle").exists()))
+    assert window.done
+    assert calls[:5] == [(0, False), (0, False), (0, True), (1, True), (1, True)]
+    assert len(calls) == 3 + 1 + 2 * 3
+    assert any("gapless memory" in note for note in window.session().notes)
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_script_that_ends_early_leaves_what_it_has(capture, tmp_path, monkeypatch, fails):
     monkeypatch.setattr(FakeHistory, "fails", fails)
-    made, stepper = capture(Schedule(), memory=True), optimizer()
+    window, stepper = capture(Schedule(), memory=True), optimizer()
     stepper.step()
-    made.stop()
+    window.stop()
     # What a failed request wrote is not written over by what is left after it.
     assert (tmp_path / "memory" / "rank0.pickle").exists() is not fails
-    assert made._history is None
+    assert window._history is None
 
 
 def test_synchronization_events_are_on_where_torch_has_them(capture, monkeypatch):
     monkeypatch.setattr(profiling, "ProfilerConfig", dict)
     capture(Schedule(wait=0))
-    assert FakeProfiler.made[0].options["experimental_config"] == {"enable_cuda_sync_events": True}
+    assert FakeProfiler.instances[0].options["experimental_config"] == {"enable_cuda_sync_events": True}
 
 
 def test_an_older_torch_has_none(capture, monkeypatch):
     monkeypatch.setattr(profiling, "ProfilerConfig", lambda: None)
     capture(Schedule(wait=0))
-    assert "experimental_config" not in FakeProfiler.made[0].options
+    assert "experimental_config" not in FakeProfiler.instances[0].options
 
 
 @pytest.mark.parametrize(
@@ -201,15 +203,15 @@ def test_an_older_torch_has_none(capture, monkeypatch):
 )
 def test_an_early_end_keeps_the_whole_steps(capture, steps, kept):
     """After a step that passes, each pass warms up for one and records three."""
-    made, stepper = capture(Schedule(wait=1, warmup=1, active=3)), optimizer()
+    window, stepper = capture(Schedule(wait=1, warmup=1, active=3)), optimizer()
     for _ in range(steps):
         stepper.step()
-    made.stop()
-    made.stop()
-    assert [path.read_text() for path in made.saved] == [f"{number} steps" for number in kept]
-    assert all(profiler.ended for profiler in FakeProfiler.made)
+    window.stop()
+    window.stop()
+    assert [path.read_text() for path in window.saved] == [f"{number} steps" for number in kept]
+    assert all(profiler.ended for profiler in FakeProfiler.instances)
     partial = steps in (3, 4)
-    assert any("the script ended after" in note for note in made.notes) is partial
+    assert any("the script ended after" in note for note in window.notes) is partial
 
 
 LIST = "rank0.files"
@@ -221,11 +223,11 @@ def test_what_an_earlier_run_wrote_is_removed_and_nothing_else(capture, tmp_path
         weight.step()
     earlier.stop()
     assert len(earlier.saved) == 4
-    others = ("times/rank01.pt.trace.json.gz", "times/rank0.5.pt.trace.json.gz", "times/rank0.txt")
-    for name in others:
+    unrelated = ("times/rank01.pt.trace.json.gz", "times/rank0.5.pt.trace.json.gz", "times/rank0.txt")
+    for name in unrelated:
         (tmp_path / name).write_text("old")
     capture(Schedule())
-    assert files(tmp_path) == sorted(others)
+    assert files(tmp_path) == sorted(unrelated)
 
 
 @pytest.mark.parametrize("name", ["times/rank0.pt.trace.json.gz", "memory/rank0.pickle", LIST])
@@ -254,21 +256,21 @@ def test_a_full_disk_is_told_and_is_not_the_scripts_failure(capture, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(FakeProfiler, "export_chrome_trace", full)
-    made, stepper = capture(Schedule(wait=0, warmup=1, active=1)), optimizer()
+    window, stepper = capture(Schedule(wait=0, warmup=1, active=1)), optimizer()
     for _ in range(4):
         stepper.step()
-    assert made.saved == []
-    assert made.notes[0].startswith("cannot write ")
-    assert made.notes[0].endswith("No space left on device")
-    assert made.why_nothing() in made.notes
+    assert window.saved == []
+    assert window.notes[0].startswith("cannot write ")
+    assert window.notes[0].endswith("No space left on device")
+    assert window.why_nothing() in window.notes
 
 
 def test_stopping_the_script(capture):
     class WhenDone(Watcher):
         def enough(self, mark):
-            return made.done
+            return window.done
 
-    made, stepper = capture(Schedule(wait=0, warmup=1, active=1), Stopper(WhenDone())), optimizer()
+    window, stepper = capture(Schedule(wait=0, warmup=1, active=1), Stopper(WhenDone())), optimizer()
     for _ in range(3):
         stepper.step()
     with pytest.raises(EnoughSteps):
@@ -289,9 +291,9 @@ def test_optimizers_that_take_turns_make_one_step(capture):
 def test_optimizers_that_step_in_backward_make_one_step(capture):
     report = capture(Schedule())
     model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(3)])
-    optimizers = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+        parameter.register_post_accumulate_grad_hook(lambda weight: optimizers[weight].step())
     for _ in range(4):
         model(torch.ones(1, 2)).sum().backward()
     assert report.steps == 4
@@ -318,13 +320,13 @@ def test_a_pass_that_autograds_own_thread_runs_is_of_who_asked_for_it(capture):
 
 
 def test_the_users_own_word(capture):
-    made = capture(Schedule())
+    window = capture(Schedule())
     for _ in range(4):
         gapless.step()
-    assert made.steps == 4
-    made.stop()
+    assert window.steps == 4
+    window.stop()
     gapless.step()
-    assert made.steps == 4
+    assert window.steps == 4
 
 
 def test_the_users_word_comes_before_the_optimizers(capture):
@@ -348,12 +350,12 @@ def test_the_scripts_own_profiler_steps(capture):
 
 def test_a_step_that_the_scaler_skips(capture):
     report = capture(Schedule())
-    one = optimizer()
+    stepper = optimizer()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     for step in range(4):
-        one.param_groups[0]["params"][0].grad = torch.full((2,), float("inf") if step % 2 else 1.0)
+        stepper.param_groups[0]["params"][0].grad = torch.full((2,), float("inf") if step % 2 else 1.0)
         scaler.scale(torch.ones(1))
-        scaler.step(one)
+        scaler.step(stepper)
         scaler.update()
     assert report.steps == 4
 
@@ -384,11 +386,11 @@ def test_nothing_is_left_behind(capture):
         torch.amp.GradScaler.step,
         torch.autograd.profiler.profile.__enter__,
     )
-    made, stepper = capture(Schedule()), optimizer()
+    window, stepper = capture(Schedule()), optimizer()
     assert torch.profiler.profile.step is not before[0]
-    made.stop()
+    window.stop()
     stepper.step()
-    assert made.steps == 0
+    assert window.steps == 0
     after = (
         torch.profiler.profile.step,
         torch.amp.GradScaler.step,
@@ -400,8 +402,10 @@ def test_nothing_is_left_behind(capture):
 def test_step_ends_are_told_once():
     ends = StepEnds()
     marks = [("optimizer", "A#0"), ("optimizer", "A#0"), ("user", ""), ("optimizer", "A#0"), ("user", "")]
-    seen = [ends(StepMark(kind=kind, tick=at, time=0.0, name=name)) for at, (kind, name) in enumerate(marks)]
-    assert seen == [True, True, True, False, True]
+    step_ends = [
+        ends(StepMark(kind=kind, tick=at, time=0.0, name=name)) for at, (kind, name) in enumerate(marks)
+    ]
+    assert step_ends == [True, True, True, False, True]
     assert ends.count == 4
 
 
@@ -409,7 +413,7 @@ def test_step_ends_are_told_once():
 
 
 def test_the_scripts_profiler_stands_still(capture, tmp_path):
-    made = capture(Schedule(wait=2, warmup=1, active=2))
+    window = capture(Schedule(wait=2, warmup=1, active=2))
     ready = []
     schedule = torch.profiler.schedule(wait=1, warmup=1, active=1)
     with torch.profiler.profile(activities=CPU, schedule=schedule, on_trace_ready=ready.append) as own:
@@ -423,15 +427,15 @@ def test_the_scripts_profiler_stands_still(capture, tmp_path):
         own.export_chrome_trace(str(tmp_path / name))
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
     assert b"traceEvents" in gzip.decompress((tmp_path / "trace.json.gz").read_bytes())
-    assert "only one profiler can run" in made.session().notes[-1]
+    assert "only one profiler can run" in window.session().notes[-1]
 
 
 def test_the_older_profiler_stands_still(capture):
-    made = capture(Schedule(wait=2))
+    window = capture(Schedule(wait=2))
     with torch.autograd.profiler.profile() as own:
         torch.ones(2).sum()
     assert list(own.function_events) == []
-    assert len(made.session().notes) == 1
+    assert len(window.session().notes) == 1
 
 
 def test_a_script_without_a_profiler_hears_nothing_of_it(capture):
@@ -465,9 +469,9 @@ def test_ours_records_while_the_scripts_stands_still(tmp_path):
 
 
 def test_the_session(capture):
-    made, stepper = capture(Schedule()), optimizer()
+    window, stepper = capture(Schedule()), optimizer()
     stepper.step()
-    session = made.session(script=("train.py",), ending=Ending(how="exit", status=3))
+    session = window.session(script=("train.py",), ending=Ending(how="exit", status=3))
     assert session.environment.device == "NVIDIA Nothing"
     assert not session.environment.emulated
     assert (session.script, session.ending.status) == (("train.py",), 3)

@@ -296,10 +296,10 @@ def test_signals_end_the_script_and_not_the_report(number, status, write, tmp_pa
         if line == "up\n":
             break
     process.send_signal(number)
-    seen = finish(process)
-    assert seen.returncode == status
-    assert_a_sync_in_each_of(2, seen.stdout)
-    assert "interrupted" in seen.stdout
+    result = finish(process)
+    assert result.returncode == status
+    assert_a_sync_in_each_of(2, result.stdout)
+    assert "interrupted" in result.stdout
 
 
 STUCK = (
@@ -325,9 +325,9 @@ def test_a_rank_that_waits_for_another_one_can_be_ended(write, tmp_path):
         if line == "up\n":
             break
     process.send_signal(signal.SIGTERM)
-    seen = finish(process)
-    assert seen.returncode == 143
-    assert_a_sync_in_each_of(2, seen.stdout)
+    result = finish(process)
+    assert result.returncode == 143
+    assert_a_sync_in_each_of(2, result.stdout)
 
 
 HARD_EXITS = {
@@ -369,8 +369,8 @@ def test_the_devices_own_frames_are_left_out_of_tracebacks(write, fake_gapless):
         "class Failing(Watcher):\n    def enough(self, mark):\n        raise ValueError('inside')\n"
         "Stopper(Failing())(None)\n",
     )
-    seen = fake_gapless("check", "-q", "train.py")
-    assert "ValueError: inside" in seen.stderr
-    assert "in enough" in seen.stderr
-    assert str(Path("src", "gapless")) not in seen.stderr
-    assert "stopping.py" not in seen.stderr
+    result = fake_gapless("check", "-q", "train.py")
+    assert "ValueError: inside" in result.stderr
+    assert "in enough" in result.stderr
+    assert str(Path("src", "gapless")) not in result.stderr
+    assert "stopping.py" not in result.stderr

@@ -23,7 +23,7 @@ def test_what_is_written_is_read(name: str, least: int, more: int, by: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("batch_size", "expected an argument and its range: write --find batch_size:8..256"),
         ("batch_size:8", "expected an argument and its range"),
@@ -35,8 +35,8 @@ def test_what_is_written_is_read(name: str, least: int, more: int, by: int) -> N
         ("batch_size:8..256:0", "the step 0 must be at least 1"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_what_is_wrong_is_said(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse(text)
 
 
@@ -50,7 +50,7 @@ def test_any_text_is_read_or_refused_in_a_sentence(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "source", "made"),
+    ("words", "name", "source", "value"),
     [
         (["--batch-size", "8"], "batch_size", "", ["--batch-size", "64"]),
         (["--batch_size", "8", "-v"], "batch-size", "", ["--batch_size", "64", "-v"]),
@@ -73,16 +73,16 @@ def test_any_text_is_read_or_refused_in_a_sentence(text: str) -> None:
         ([], "train.batch=", "", ["train.batch=64"]),
     ],
 )
-def test_the_argument_is_given_in_the_form_the_script_takes(words, name, source, made) -> None:
-    assert with_value(words, name, 64, source) == made
+def test_the_argument_is_given_in_the_form_the_script_takes(words, name, source, value) -> None:
+    assert with_value(words, name, 64, source) == value
 
 
 @given(st.sampled_from(["--batch-size", "--batch_size"]), st.integers(0, 9999), st.booleans(), st.booleans())
-def test_argparse_reads_what_is_given(option: str, value: int, there: bool, joined: bool) -> None:
+def test_argparse_reads_what_is_given(option: str, value: int, is_there: bool, joined: bool) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument(option, dest="size", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=1)
-    before = ([f"{option}=3"] if joined else [option, "3"]) if there else []
+    before = ([f"{option}=3"] if joined else [option, "3"]) if is_there else []
     source = f"parser.add_argument({option!r}, type=int)"
     words = with_value(["--epochs", "2", *before], "batch_size", value, source)
     assert vars(parser.parse_args(words)) == {"size": value, "epochs": 2}

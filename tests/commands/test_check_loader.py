@@ -59,7 +59,7 @@ def train(write) -> Path:
     return write("train.py", TRAIN)
 
 
-def found(document: dict, code: str) -> dict:
+def finding_of(document: dict, code: str) -> dict:
     (finding,) = [finding for finding in document["findings"] if finding["code"] == code]
     return finding
 
@@ -74,8 +74,8 @@ def waits_for(fetch: dict) -> str:
     most = max(looks, key=looks.get, default="")
     if sum(looks.values()) < 5 or looks[most] < 0.8 * sum(looks.values()):
         return "waiting"
-    what = {"io": "I/O", "lock": "a lock", "process": "another process"}
-    return "sleeping" if most == "sleep" else f"waiting for {what[most]}"
+    reasons = {"io": "I/O", "lock": "a lock", "process": "another process"}
+    return "sleeping" if most == "sleep" else f"waiting for {reasons[most]}"
 
 
 def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
@@ -83,25 +83,25 @@ def test_a_late_loader_is_found_priced_saved_and_shown_again(train, python):
     assert process.returncode == 0, process.stderr
     assert "measuring the loader at train.py:19 (about 1 s; --no-loader skips this)" in process.stderr
     document = json.loads(process.stdout.splitlines()[-1])
-    one = found(document, "GAP301")
-    assert document["findings"][0] == one  # what costs most comes first
-    assert one["line"]["line"] == line_of("loader = DataLoader(")
+    finding = finding_of(document, "GAP301")
+    assert document["findings"][0] == finding  # what costs most comes first
+    assert finding["line"]["line"] == line_of("loader = DataLoader(")
     (use,) = document["loaders"]
     fetch = use["diagnosis"]["fetch"]  # the whole measurement: `fetch` alone is the first, quick one
     cpu, wait = (sum(column) for column in zip(*fetch["batches"], strict=True))
     mostly = "nearly all of it " if cpu < 0.1 * (cpu + wait) else ""
-    assert f"{mostly}{waits_for(fetch)};" in one["evidence"][0]
+    assert f"{mostly}{waits_for(fetch)};" in finding["evidence"][0]
     assert wait > cpu  # it sleeps
-    assert "`time.sleep(float(sys.argv[1]))` (train.py:9)" in one["evidence"][0]
-    assert "with num_workers=0" in one["evidence"][1]
-    assert 15e6 < one["price"]["last"] < max(sum(batch) for batch in fetch["batches"])
+    assert "`time.sleep(float(sys.argv[1]))` (train.py:9)" in finding["evidence"][0]
+    assert "with num_workers=0" in finding["evidence"][1]
+    assert 15e6 < finding["price"]["last"] < max(sum(batch) for batch in fetch["batches"])
     step = document["estimate"]["step"]["likely"]
     # The step as it is holds all of the waiting: what workers would take of it, and what they would leave.
     late, left = use["late"]["likely"], use["left"]["likely"]
-    assert one["price"]["of"] == step + late
-    assert one["price"]["last"] == late - left
-    assert one["remedy"].startswith("`DataLoader(..., num_workers=")
-    assert one["remedy"].split("num_workers=")[1][0] != "0"
+    assert finding["price"]["of"] == step + late
+    assert finding["price"]["last"] == late - left
+    assert finding["remedy"].startswith("`DataLoader(..., num_workers=")
+    assert finding["remedy"].split("num_workers=")[1][0] != "0"
     again = python("-m", "gapless", "show", "-f", "json", "run.json")
     assert json.loads(again.stdout)["findings"] == document["findings"]
     # The measurement is there for the other commands, too.
@@ -114,12 +114,12 @@ def test_what_it_yields_wrongly_fails_the_gate(train, python):
     words = ("--loader-budget", "6", "-f", "json", "--fail-on", "GAP31", "train.py", "0", "stream", "2")
     process = python(*CHECK, *words)
     document = json.loads(process.stdout.splitlines()[-1])
-    one = found(document, "GAP311")
+    finding = finding_of(document, "GAP311")
     # Whether the end of the epoch was seen depends on how busy the machine is, and what it means does not.
     whole = "each of 2 workers yields all 60 items, so an epoch has 120"
-    (evidence,) = one["evidence"]
+    (evidence,) = finding["evidence"]
     assert evidence == whole or re.fullmatch(r"all 2 workers yield the same first \d+ items", evidence)
-    assert one["line"]["line"] == line_of("for index in range(60)") - 1
+    assert finding["line"]["line"] == line_of("for index in range(60)") - 1
     assert process.returncode == 1
     assert "GAP311 at 1 line (--fail-on)" in process.stderr
 
@@ -139,11 +139,11 @@ def test_the_loader_of_a_process_that_the_script_starts(train, python):
     process = python(*CHECK, "-f", "json", "-o", "run.json", "train.py", "0.005", "spawn", "0")
     assert process.returncode == 0, process.stderr
     data = json.loads(process.stdout.splitlines()[-1])
-    assert found(data, "GAP301")["line"]["line"] == 19
+    assert finding_of(data, "GAP301")["line"]["line"] == 19
     assert "waiting for data" in data["verdict"]
     assert [loader["made"]["line"] for loader in data["loaders"]] == [19]
     again = json.loads(python("-m", "gapless", "show", "-f", "json", "run.json").stdout)
-    assert found(again, "GAP301") == found(data, "GAP301")
+    assert finding_of(again, "GAP301") == finding_of(data, "GAP301")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -155,8 +155,8 @@ def test_who_will_not_wait_gets_the_report_without(train, tmp_path, number, stat
         if "measuring the loader" in row:
             break
     process.send_signal(number)
-    seen = finish(process)
-    assert seen.returncode == status
-    assert "GAP120 pageable-copy" in seen.stdout
-    assert "measuring the loaders was interrupted" in " ".join(seen.stdout.split())
-    assert "Traceback" not in seen.stderr
+    result = finish(process)
+    assert result.returncode == status
+    assert "GAP120 pageable-copy" in result.stdout
+    assert "measuring the loaders was interrupted" in " ".join(result.stdout.split())
+    assert "Traceback" not in result.stderr

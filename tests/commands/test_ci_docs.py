@@ -27,15 +27,15 @@ def calls() -> list[tuple[str, str]]:
 
 @pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the pages are not part of an installation")
 def test_calls_are_understood():
-    found = [call for _, call in calls() if not call.endswith(("-f", "gapless check"))]
-    assert len(found) > 8
+    parsed_calls = [call for _, call in calls() if not call.endswith(("-f", "gapless check"))]
+    assert len(parsed_calls) > 8
     context = click.Context(cli)
-    for call in found:
+    for call in parsed_calls:
         _, name, *words = shlex.split(call)
         command = cli.get_command(context, name)
         assert command is not None
-        with command.make_context(name, words) as made:
-            assert made.params["form"]
+        with command.make_context(name, words) as subcontext:
+            assert subcontext.params["form"]
 
 
 @pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the pages are not part of an installation")

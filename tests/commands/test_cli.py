@@ -107,7 +107,7 @@ def test_a_notebook_is_no_script(write, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "told"),
+    ("text", "words", "message"),
     [
         ("", ["--gpu=h100", "--dry", "--lr", "1"], ["--gpu", "--dry"]),
         ("import sys\nassert sys.argv[1]\n", ["--memory"], ["--memory"]),
@@ -116,8 +116,8 @@ def test_a_notebook_is_no_script(write, capsys):
         ("", ["--lr", "1", "gpu", "-f"], []),
     ],
 )
-def test_options_of_gapless_behind_the_script_are_told(text, words, told, write):
-    assert Target(str(write("train.py", text)), tuple(words)).find_misplaced_options(OPTIONS) == told
+def test_options_of_gapless_behind_the_script_are_told(text, words, message, write):
+    assert Target(str(write("train.py", text)), tuple(words)).find_misplaced_options(OPTIONS) == message
 
 
 def test_what_a_module_is_given_is_its_own():

@@ -217,10 +217,10 @@ class TestTheGate:
         after = change(slow(), steps=steps([86, 96, 106, 116, 126, 106]))
         assert regression(compare_profiles(ComparisonSide("a", before), ComparisonSide("b", after)), 5) == []
         steady = change(slow(), steps=steps([108] * 6))
-        made = compare_profiles(
+        comparison = compare_profiles(
             ComparisonSide("a", change(slow(), steps=steps([100] * 6))), ComparisonSide("b", steady)
         )
-        assert regression(made, 5) == [
+        assert regression(comparison, 5) == [
             "8.0 % more time than before, over the limit of 5.0 % (--fail-on-regression)"
         ]
 
@@ -273,10 +273,10 @@ class TestTheGate:
         """Findings of traces have lines without their text: they move with their function."""
         after = (*(finding("GAP101", at(line)) for line in (140, 152)), finding("GAP112", at(160)))
         before = finding("GAP101", at(40)), finding("GAP101", at(52))
-        made = compare_profiles(ComparisonSide("a", slow(), before), ComparisonSide("b", slow(), after))
-        (reason,) = regression(made, 0)
+        comparison = compare_profiles(ComparisonSide("a", slow(), before), ComparisonSide("b", slow(), after))
+        (reason,) = regression(comparison, 0)
         assert reason.startswith("new: GAP112 boolean-mask-read at /work/train.py:160")
-        assert regression(made, 1) == []
+        assert regression(comparison, 1) == []
 
     def test_what_the_run_before_did_not_reach_is_not_called_new(self, tmp_path, capsys):
         lines = {7: "loss.item()"}
@@ -455,7 +455,7 @@ class TestCallables:
         assert max(map(len, out.splitlines())) <= 80
 
     @pytest.mark.parametrize(
-        ("words", "status", "told"),
+        ("words", "status", "message"),
         [
             (["losses.py:original", "losses.py:fixed"], 2, "inputs are needed: --inputs losses.py:batches"),
             (["losses.py:original", "losses.py"], 2, "losses.py is not a callable: write losses.py:function"),
@@ -506,11 +506,11 @@ class TestCallables:
             (["a.py", "b.json"], 2, "a.py is a script but b.json is not"),
         ],
     )
-    def test_what_is_wrong_is_told_in_a_line(self, words, status, told, losses, capsys):
+    def test_what_is_wrong_is_told_in_a_line(self, words, status, message, losses, capsys):
         (losses.parent / "b.json").write_text('{"traceEvents": []}')
         result = run(capsys, *words)
         assert (result[0], result[1]) == (status, "")
-        assert told in result[2]
+        assert message in result[2]
         assert result[2].count("\n") == 1
 
     def test_an_original_that_raises_is_shown_with_its_own_frames(self, losses, capsys):

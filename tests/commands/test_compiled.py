@@ -95,7 +95,10 @@ def test_callables_that_share_a_graph_have_one_each(dry: bool) -> None:
         for net in (first, second, second):
             net(torch.ones(4, device="cuda"))
         compiled = _compiled.with_compiled(Session(), emulator, lambda text: None)
-    assert [(one.calls, one.graphs, one.shapes) for one in compiled.compiled] == [(1, 1, 1), (2, 1, 1)]
+    assert [(callable_.calls, callable_.graphs, callable_.shapes) for callable_ in compiled.compiled] == [
+        (1, 1, 1),
+        (2, 1, 1),
+    ]
     assert not list(notes(compiled.compiled))
 
 

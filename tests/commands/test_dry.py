@@ -91,16 +91,18 @@ def test_a_script_that_takes_long_goes_on_without_values_and_one_that_does_not_k
     assert data["environment"]["dry"]
     assert data["switch"]["line"]["line"] == 4
     assert data["steps"]["waits_per_step"] == 1
-    assert any("from train.py:4 on are assumed (`--values` computes them)" in one for one in data["not_seen"])
+    assert any(
+        "from train.py:4 on are assumed (`--values` computes them)" in note for note in data["not_seen"]
+    )
 
     write("train.py", textwrap.dedent(SCRIPT).replace("0_000", "").replace("1_000", "10").replace("16", "4"))
     small, valued = (python("-m", "gapless", "check", "-q", *more, *words) for more in ((), ("--values",)))
     assert small.stdout.splitlines()[0] == valued.stdout.splitlines()[0] == "0 False"
-    one, other = (json.loads(done.stdout.strip().splitlines()[-1]) for done in (small, valued))
-    for report in (one, other):
+    measured, other = (json.loads(done.stdout.strip().splitlines()[-1]) for done in (small, valued))
+    for report in (measured, other):
         assert not report["environment"]["dry"]
         assert report["switch"] is None
-    assert one["findings"] == other["findings"]
+    assert measured["findings"] == other["findings"]
 
 
 def test_a_script_that_fails_on_an_assumed_value_is_run_again_with_values(

@@ -57,7 +57,7 @@ def test_no_prices(train, python):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--calibrate", "train.py"], "is not a profile to calibrate with"),
         (["--calibrate", "train.py", "--no-prices"], "remove --no-prices"),
@@ -65,10 +65,10 @@ def test_no_prices(train, python):
     ],
     ids=["no profile", "no prices", "missing"],
 )
-def test_what_cannot_be_calibrated_with_is_said_before_the_script_runs(train, python, words, told):
+def test_what_cannot_be_calibrated_with_is_said_before_the_script_runs(train, python, words, message):
     process = python("-m", "gapless", "check", *words, "train.py")
     assert process.returncode in (2, 3)
-    assert told in process.stderr
+    assert message in process.stderr
     assert process.stdout == ""
 
 
@@ -86,9 +86,11 @@ def test_every_wait_of_the_segmentation_example_has_a_price(python):
     inside = [
         finding for finding in checked["original"]["findings"] if finding["frequency"]["when"] == "every-step"
     ]
-    assert sum(len(one["spots"]) or 1 for one in inside) == 6  # one of them in backward of another
-    assert all(one["price"]["last"] > 0 for one in inside)
-    assert checked["original"]["estimate"]["prices"]["all"] > max(one["price"]["last"] for one in inside)
+    assert sum(len(finding["spots"]) or 1 for finding in inside) == 6  # one of them in backward of another
+    assert all(finding["price"]["last"] > 0 for finding in inside)
+    assert checked["original"]["estimate"]["prices"]["all"] > max(
+        finding["price"]["last"] for finding in inside
+    )
     after = checked["step3_ignore_index"]["estimate"]
     assert after["prices"]["all"] == 0
     assert 0 < after["step"]["likely"] < checked["original"]["estimate"]["step"]["likely"]

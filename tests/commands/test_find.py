@@ -51,8 +51,8 @@ class Script(Rerun):
 
 def find(script: type[Script], text: str = "batch_size:8..256", *words: str) -> tuple[Session, str]:
     stream = io.StringIO()
-    made = FitSearch(parse(text), script((), ("train.py", *words)), Progress(stream, None))()
-    return made, stream.getvalue()
+    place = FitSearch(parse(text), script((), ("train.py", *words)), Progress(stream, None))()
+    return place, stream.getvalue()
 
 
 def test_the_largest_that_fits_is_found_and_said() -> None:
@@ -129,13 +129,13 @@ def test_what_fails_for_another_reason_bounds_the_search_and_is_told() -> None:
     assert "batch_size=21 does not run: it took no training step" in report(session).verdict.why
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["no session", "a session"])
-def test_a_script_without_the_argument(there: bool) -> None:
+@pytest.mark.parametrize("is_there", [False, True], ids=["no session", "a session"])
+def test_a_script_without_the_argument(is_there: bool) -> None:
     class Strict(Script):
         def ran(self, value: int) -> RunResult:
             refused = recorded(1, ending=Ending(how="exit", status=2))
             why = f"train.py: error: unrecognized arguments: --batch_size={value}"
-            return RunResult(refused if there else None, 0.1, why)
+            return RunResult(refused if is_there else None, 0.1, why)
 
     with pytest.raises(UsageError, match=r"does not run with --batch_size=8: train.py: error: unrecognized"):
         find(Strict)

@@ -114,7 +114,7 @@ def test_what_is_late_is_late_on_every_gpu(overlapped: bool, waits: tuple[int, i
         Offer(gpu="slower", step=slow, throughput=done, unit="samples", price=3600.0),
     ]
     costs = with_costs(gpus, (), estimate, 0)
-    assert tuple(one.waiting.likely for one in costs) == waits
+    assert tuple(cost.waiting.likely for cost in costs) == waits
     assert [offer.cost for offer in costs] == [pytest.approx(offer.whole.likely / 8e3) for offer in costs]
 
 
@@ -154,7 +154,7 @@ HIDDEN = 4 * 8192 * 1024
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory):
+def gpu_reports(tmp_path_factory: pytest.TempPathFactory):
     """What JSON says of four GPUs, what it says when the session is shown again, and the text."""
     pytest.importorskip("torch", minversion="2.10")
     folder = tmp_path_factory.mktemp("asked")
@@ -171,10 +171,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory):
     return json.loads(checked.splitlines()[-1]), json.loads(again), gapless("show", "run.json")
 
 
-def test_parts_of_the_peak_are_those_of_a_hand_reckoning(asked) -> None:
+def test_parts_of_the_peak_are_those_of_a_hand_reckoning(gpu_reports) -> None:
     """The peak is in backward, between the two layers: the first one's gradients are not there yet."""
-    (made,) = asked[0]["memory"]
-    parts = {part["kind"]: part for part in made["peak"]["parts"]}
+    (memory_use,) = gpu_reports[0]["memory"]
+    parts = {part["kind"]: part for part in memory_use["peak"]["parts"]}
     assert parts["parameter"]["bytes"] == WEIGHTS
     assert parts["optimizer"]["bytes"] == 2 * WEIGHTS
     assert parts["gradient"]["bytes"] == 4 * (1024 * 256 + 256)
@@ -183,12 +183,12 @@ def test_parts_of_the_peak_are_those_of_a_hand_reckoning(asked) -> None:
     assert parts["temporary"]["bytes"] == 2 * HIDDEN
     assert parts["batch"]["bytes"] == 4 * 8192 * 256
     assert parts["workspace"]["bytes"] == 2 * 8_519_680
-    allocated = made["peak"]["allocated"]
+    allocated = memory_use["peak"]["allocated"]
     assert 0 <= allocated - sum(part["bytes"] for part in parts.values()) < 512 * 40
 
 
-def test_flops_and_samples_are_those_of_a_hand_reckoning(asked) -> None:
-    done = asked[0]["estimate"]["throughput"]
+def test_flops_and_samples_are_those_of_a_hand_reckoning(gpu_reports) -> None:
+    done = gpu_reports[0]["estimate"]["throughput"]
     product = 2 * 8192 * 256 * 1024
     assert (
         done["flops"] == 5 * product
@@ -198,36 +198,38 @@ def test_flops_and_samples_are_those_of_a_hand_reckoning(asked) -> None:
     assert set(done["phases"]) == {"forward", "backward", "optimizer"}
 
 
-def test_each_gpu_is_reckoned_from_the_one_run(asked) -> None:
-    t4, a100, h100, mi300x = asked[0]["offers"]
-    assert [one["emulated"] for one in (t4, a100, h100, mi300x)] == [True, False, False, False]
-    assert t4["needs"] == asked[0]["memory"][0]["baseline"]["peak_reserved"] == a100["needs"]
-    assert t4["step"] == asked[0]["estimate"]["step"]
+def test_each_gpu_is_reckoned_from_the_one_run(gpu_reports) -> None:
+    t4, a100, h100, mi300x = gpu_reports[0]["offers"]
+    assert [gpu["emulated"] for gpu in (t4, a100, h100, mi300x)] == [True, False, False, False]
+    assert t4["needs"] == gpu_reports[0]["memory"][0]["baseline"]["peak_reserved"] == a100["needs"]
+    assert t4["step"] == gpu_reports[0]["estimate"]["step"]
     # Two workspaces of cuBLAS have 32 MiB on Hopper, and segments are of 2 MiB: they do not share one of 20.
     assert h100["needs"] - a100["needs"] in range(40 << 20, 49 << 20)
     assert mi300x["needs"] > h100["needs"]
-    assert all(one["fits"] and one["source"] for one in (t4, a100, h100, mi300x))
+    assert all(gpu["fits"] and gpu["source"] for gpu in (t4, a100, h100, mi300x))
     assert t4["step"]["likely"] > a100["step"]["likely"] > h100["step"]["likely"]
     assert h100["cost"] == pytest.approx(1e6 / 8192 * h100["step"]["likely"] / 3600e9 * 3)
     assert a100["cost"] == a100["price"] == -1
 
 
-def test_a_session_shown_again_says_the_same(asked) -> None:
-    checked, again, _ = asked
+def test_a_session_shown_again_says_the_same(gpu_reports) -> None:
+    checked, again, _ = gpu_reports
     assert again["offers"] == checked["offers"]
     assert again["asked"] == checked["asked"]
     assert again["why"] == checked["why"]
 
 
-def test_the_text_names_who_asks_for_the_gpu_and_where_figures_are_from(asked) -> None:
-    checked, _, text = asked
-    assert [one["line"] for one in checked["asked"]] == [7]
-    told = " ".join(text.split())
-    assert "the script asks which GPU it has (train.py:7) and may behave differently on another one" in told
-    assert "NVIDIA, H100 data sheet" in told
-    assert "Memory: peak" in told
-    assert "on the Tesla T4: fits; weights" in told
-    assert "price per hour: Tesla T4 0.5, H100 80GB HBM3 3" in told
+def test_the_text_names_who_asks_for_the_gpu_and_where_figures_are_from(gpu_reports) -> None:
+    checked, _, text = gpu_reports
+    assert [row["line"] for row in checked["asked"]] == [7]
+    text_line = " ".join(text.split())
+    assert (
+        "the script asks which GPU it has (train.py:7) and may behave differently on another one" in text_line
+    )
+    assert "NVIDIA, H100 data sheet" in text_line
+    assert "Memory: peak" in text_line
+    assert "on the Tesla T4: fits; weights" in text_line
+    assert "price per hour: Tesla T4 0.5, H100 80GB HBM3 3" in text_line
 
 
 def test_a_gpu_that_is_too_small_is_told_from_one_that_is_not(python, write) -> None:

@@ -198,7 +198,7 @@ for x, y in images(320):
     assert data["estimate"]["step"]["likely"] > 0
     assert "samples/s" in " ".join(data["facts"])
     set_up = [finding["frequency"] for finding in data["findings"] if finding["line"]["line"] == 8]
-    assert {(one["when"], one["total"]) for one in set_up} == {("set-up", 6)}
+    assert {(frequency["when"], frequency["total"]) for frequency in set_up} == {("set-up", 6)}
 
 
 @pytest.mark.parametrize(

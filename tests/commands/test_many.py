@@ -58,8 +58,8 @@ def test_nothing_to_read(files: Callable[..., list[str]]) -> None:
 
 def test_a_bad_file_costs_its_own_place_only_in_this_process(files: Callable[..., list[str]]) -> None:
     paths = files("7", "bad", "8")
-    found = analyze_many(paths, reading.read, jobs=1)
-    assert spans(found) == [7, f"{paths[1]} is no trace", 8]
+    analyses = analyze_many(paths, reading.read, jobs=1)
+    assert spans(analyses) == [7, f"{paths[1]} is no trace", 8]
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -67,25 +67,29 @@ def test_results_come_in_the_order_of_the_files_from_other_processes(
     files: Callable[..., list[str]],
 ) -> None:
     paths = files("1", "bad", "2", "huge", "3")
-    told: list[tuple[int, int]] = []
-    found = analyze_many(paths, reading.read, jobs=2, progress=lambda done, of: told.append((done, of)))
-    assert spans(found)[::2] == [1, 2, 3]
-    assert str(found[1]) == f"{paths[1]} is no trace"
-    assert str(found[3]).startswith(f"{paths[3]} does not fit in this machine's memory")
-    assert [report.path for report in found if isinstance(report, Profile)] == paths[::2]
-    assert os.getpid() not in {profile.rank for profile in found if isinstance(profile, Profile)}
-    assert told == [(number, 5) for number in range(1, 6)]
+    progress_calls: list[tuple[int, int]] = []
+    analyses = analyze_many(
+        paths, reading.read, jobs=2, progress=lambda done, of: progress_calls.append((done, of))
+    )
+    assert spans(analyses)[::2] == [1, 2, 3]
+    assert str(analyses[1]) == f"{paths[1]} is no trace"
+    assert str(analyses[3]).startswith(f"{paths[3]} does not fit in this machine's memory")
+    assert [report.path for report in analyses if isinstance(report, Profile)] == paths[::2]
+    assert os.getpid() not in {profile.rank for profile in analyses if isinstance(profile, Profile)}
+    assert progress_calls == [(number, 5) for number in range(1, 6)]
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_a_process_that_is_killed_costs_its_file_only(files: Callable[..., list[str]]) -> None:
     paths = files("1", "killed", "2", "3")
-    told: list[int] = []
-    found = analyze_many(paths, reading.read, jobs=2, progress=lambda done, of: told.append(done))
-    assert [spans(found)[at] for at in (0, 2, 3)] == [1, 2, 3]
-    assert isinstance(found[1], UnreadableInput)
-    assert f"the process that read {paths[1]} was killed" in str(found[1])
-    assert told == [1, 2, 3, 4]
+    progress_calls: list[int] = []
+    analyses = analyze_many(
+        paths, reading.read, jobs=2, progress=lambda done, of: progress_calls.append(done)
+    )
+    assert [spans(analyses)[at] for at in (0, 2, 3)] == [1, 2, 3]
+    assert isinstance(analyses[1], UnreadableInput)
+    assert f"the process that read {paths[1]} was killed" in str(analyses[1])
+    assert progress_calls == [1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -191,16 +195,18 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
 class TestRay:
     def test_each_file_is_a_task(self, files: Callable[..., list[str]], ray: FakeRay) -> None:
         paths = files("1", "bad", "2", "defect")
-        told: list[int] = []
-        found = analyze_many(paths, reading.read, on="ray", progress=lambda done, of: told.append(done))
-        assert spans(found) == [
+        progress_calls: list[int] = []
+        analyses = analyze_many(
+            paths, reading.read, on="ray", progress=lambda done, of: progress_calls.append(done)
+        )
+        assert spans(analyses) == [
             1,
             f"{paths[1]} is no trace",
             2,
             f"Ray could not read {paths[3]}: ZeroDivisionError: a defect",
         ]
-        assert [report.path for report in found if isinstance(report, Profile)] == [paths[0], paths[2]]
-        assert told == [1, 2, 3, 4]
+        assert [report.path for report in analyses if isinstance(report, Profile)] == [paths[0], paths[2]]
+        assert progress_calls == [1, 2, 3, 4]
         assert ray.calls == ["init", "shutdown"]
 
     def test_a_session_that_runs_is_used_and_left_running(

@@ -59,10 +59,10 @@ def check(write, python, tmp_path, monkeypatch):
     return run
 
 
-def saved_elsewhere(seen, tmp_path):
+def saved_elsewhere(saved_report, tmp_path):
     """The session that the command saved by itself, and named."""
     (path,) = (tmp_path / "temporary").glob("gapless-*.gapless.json")
-    assert f"gapless show {path}" in seen.stderr
+    assert f"gapless show {path}" in saved_report.stderr
     return load(str(path))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from one_truth import WIDE, contradictions, told
+from one_truth import WIDE, contradictions, numbers_in
 from render.documents import KINDS, document
 from simulated_ranks import MS, simulated
 
@@ -124,15 +124,18 @@ class TestItFindsWhatIsWrong:
     def test_it_is_right_as_it_stands(self):
         report = self.report()
         assert contradictions(report) == []
-        assert {one.name for one in told(renderer("text")(report, WIDE))} > {"step", "samples per second"}
+        assert {number.name for number in numbers_in(renderer("text")(report, WIDE))} > {
+            "step",
+            "samples per second",
+        }
 
     def test_a_step_of_another_length(self):
         report = self.report()
         assert report.estimate is not None
         step = Range(1_000_000, 2_000_000, 3_000_000)
         other = msgspec.structs.replace(report.estimate, step=step)
-        found = contradictions(msgspec.structs.replace(report, estimate=other))
-        assert any(one.startswith("step: ") for one in found)
+        problems = contradictions(msgspec.structs.replace(report, estimate=other))
+        assert any(problem.startswith("step: ") for problem in problems)
 
     def test_a_sentence_that_denies_the_findings(self):
         report = self.report()
@@ -173,30 +176,30 @@ class TestItFindsWhatIsWrong:
         idle = msgspec.structs.replace(
             report.estimate, device=1, limiter="device", sure=1.0, limiters={"device": 1.0}
         )
-        found = contradictions(msgspec.structs.replace(report, estimate=idle))
-        assert any(one.startswith("limited by the GPU, which works for 0 %") for one in found)
+        problems = contradictions(msgspec.structs.replace(report, estimate=idle))
+        assert any(problem.startswith("limited by the GPU, which works for 0 %") for problem in problems)
 
     def test_another_idleness_in_a_sentence_than_in_the_table(self):
         report = ranks()
         assert contradictions(report) == []
         sentence = "The GPU of rank 2 (of 4 in these files) idles 90 % of each 56 ms step"
         verdict = msgspec.structs.replace(report.verdict, sentence=sentence)
-        found = contradictions(msgspec.structs.replace(report, verdict=verdict))
-        assert any("but 90.0 %" in one for one in found)
+        problems = contradictions(msgspec.structs.replace(report, verdict=verdict))
+        assert any("but 90.0 %" in problem for problem in problems)
 
     def test_a_late_rank_that_is_not_late_in_the_table(self):
         report = ranks()
         in_time = tuple(msgspec.structs.replace(rank, late=0.0) for rank in report.ranks)
-        found = contradictions(msgspec.structs.replace(report, ranks=in_time))
-        assert any("but in the table it is 0 µs late" in one for one in found)
+        problems = contradictions(msgspec.structs.replace(report, ranks=in_time))
+        assert any("but in the table it is 0 µs late" in problem for problem in problems)
 
     def test_a_late_rank_beside_the_verdict_on_another(self):
         report = ranks()
         verdict = msgspec.structs.replace(
             report.verdict, sentence=report.verdict.sentence.replace("rank 2", "rank 1")
         )
-        found = contradictions(msgspec.structs.replace(report, verdict=verdict))
-        assert any("the profile is another rank's" in one for one in found)
+        problems = contradictions(msgspec.structs.replace(report, verdict=verdict))
+        assert any("the profile is another rank's" in problem for problem in problems)
 
     @pytest.mark.parametrize(
         ("line", "name", "value"),
@@ -209,4 +212,4 @@ class TestItFindsWhatIsWrong:
         ],
     )
     def test_numbers_are_read_with_their_names(self, line, name, value):
-        assert (name, value) in {(one.name, one.value) for one in told(line)}
+        assert (name, value) in {(number.name, number.value) for number in numbers_in(line)}

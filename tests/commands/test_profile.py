@@ -80,10 +80,10 @@ def test_recorded_stopped_and_explained(profile, python, tmp_path):
     ]
     folder = python("-m", "gapless", "trace", "-q", "-f", "json", str(FOLDER))
     assert folder.returncode == 0
-    (found,) = [json.loads(line) for line in folder.stdout.splitlines()]
-    assert "train.py" in json.dumps(found["findings"])
-    assert any("recorded without Python stacks" in note for note in found["notes"])
-    assert not any("left out" in note for note in found["notes"])
+    (record,) = [json.loads(line) for line in folder.stdout.splitlines()]
+    assert "train.py" in json.dumps(record["findings"])
+    assert any("recorded without Python stacks" in note for note in record["notes"])
+    assert not any("left out" in note for note in record["notes"])
     again = python("-m", "gapless", "show", "--all", str(FOLDER / "profile.gapless.json"))
     assert words(again.stdout).partition("note:")[0] == text.partition("note:")[0]
 
@@ -117,10 +117,10 @@ def test_a_script_that_fails_keeps_its_status_and_what_was_recorded(profile):
     assert "Lines are unknown: no steps were recorded with Python stacks" in text
 
 
-@pytest.mark.parametrize(("status", "told"), [("0", 3), ("7", 7)])
-def test_a_script_that_ends_too_early(profile, status, told, tmp_path):
+@pytest.mark.parametrize(("status", "message"), [("0", 3), ("7", 7)])
+def test_a_script_that_ends_too_early(profile, status, message, tmp_path):
     process = profile(script=("2", "-1", status))
-    assert process.returncode == told
+    assert process.returncode == message
     assert "trained" in process.stdout
     assert process.stderr.count("nothing was recorded: the script ended after 2 steps") == 1
     assert not list((tmp_path / FOLDER).rglob("*.gz"))
@@ -137,7 +137,7 @@ def test_two_ranks_are_explained_together(write, tmp_path):
     assert names == ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"]
     saved = json.loads((tmp_path / FOLDER / "profile.gapless.json").read_text())
     assert len(saved["profiles"]) == 2
-    assert len({one["launch"] for one in saved["profiles"]}) == 1
+    assert len({entry["launch"] for entry in saved["profiles"]}) == 1
     assert not list((tmp_path / FOLDER).glob(".*"))
 
 
@@ -151,17 +151,17 @@ def test_without_a_gpu(write, python):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["train.py"], "no such file: train.py"),
         ([], "no script given"),
         (["--active", "0", "x.py"], "active"),
     ],
 )
-def test_usage(python, options, told):
+def test_usage(python, options, message):
     process = python(str(HERE / "profiled_gpu.py"), "profile", *options)
     assert process.returncode == 2
-    assert told in process.stderr
+    assert message in process.stderr
 
 
 class Clock:

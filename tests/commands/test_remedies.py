@@ -23,7 +23,7 @@ STEP = (SourceLine("/site/torch/optim/adamw.py", 10, "step", library="torch"),)
 
 
 @pytest.mark.parametrize(
-    ("words", "made"),
+    ("words", "halved"),
     [
         (["--batch-size", "8"], ("--batch-size 4", ["--batch-size", "4"])),
         (["-v", "--batch_size=9"], ("--batch_size=4", ["-v", "--batch_size=4"])),
@@ -35,8 +35,8 @@ STEP = (SourceLine("/site/torch/optim/adamw.py", 10, "step", library="torch"),)
         ([], None),
     ],
 )
-def test_half_of_the_batch(words: list[str], made) -> None:
-    assert half_batch(words) == made
+def test_half_of_the_batch(words: list[str], halved) -> None:
+    assert half_batch(words) == halved
 
 
 def lacking(limit: int = 100) -> Session:
@@ -105,7 +105,7 @@ def test_the_verdict_names_what_was_tried_before_what_is_reckoned() -> None:
     assert changes[0] == "checkpoint `Block` (layers[*])"
     assert changes[-1].endswith("(reckoned)")
     assert result.verdict.level == "failed"
-    (table,) = [one for one in result.tables if one.title == "What would make it fit"]
+    (table,) = [table_ for table_ in result.tables if table_.title == "What would make it fit"]
     assert table.rows[0].cells[0] == "checkpoint `Mlp`"
 
 
@@ -117,9 +117,9 @@ def test_a_change_that_leaves_too_little_for_nccl_says_so() -> None:
     result = report(msgspec.structs.replace(session, remedies=(tight, ample)))
     changes = {change.what for change in result.verdict.do_first}
     assert {"checkpoint `Block` (leaves too little for NCCL)", "--batch-size 1"} <= changes
-    (table,) = [one for one in result.tables if one.title == "What would make it fit"]
+    (table,) = [table_ for table_ in result.tables if table_.title == "What would make it fit"]
     assert [row.cells[1] for row in table.rows] == ["by itself", "yes"]
-    (note,) = [one for one in table.notes if "NCCL" in one]
+    (note,) = [note_ for note_ in table.notes if "NCCL" in note_]
     assert "checkpoint `Block` leaves 40 MiB" in note
     assert "--batch-size 1" not in note
 
@@ -167,7 +167,7 @@ def test_a_setting_under_which_memory_grows_fits_for_so_many_steps_only() -> Non
         "None of 1 change alone makes it fit, since memory grows from step to step; with checkpoint `Block` "
         "it fits for 11 more steps"
     )
-    (table,) = [one for one in result.tables if one.title == "What would make it fit"]
+    (table,) = [table_ for table_ in result.tables if table_.title == "What would make it fit"]
     assert (table.rows[0].cells[1], table.rows[0].tone) == ("for 11 more steps", "bad")
 
 
@@ -211,7 +211,7 @@ def test_end_to_end(python, write) -> None:
     assert block["tried"]
     assert block["fits"]
     assert block["needs"] < data["memory"][0]["lack"]["needs"]
-    assert any("checkpoint `Block`" in one["what"] for one in data["do_first"])
+    assert any("checkpoint `Block`" in change["what"] for change in data["do_first"])
     again = python("-m", "gapless", "show", "-f", "json", "run.json")
     assert json.loads(again.stdout)["do_first"] == data["do_first"]
 

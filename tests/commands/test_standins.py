@@ -128,7 +128,7 @@ def test_syncs_of_a_librarys_fallback_say_what_it_misses(
     write("train.py", textwrap.dedent(CLIPS).format(folder=str(folder)))
     done = check(python, option, "train.py")
     assert done.returncode == 0, done.stderr
-    told = [finding["evidence"] for finding in json.loads(done.stdout.strip().splitlines()[-1])["findings"]]
+    notes = [finding["evidence"] for finding in json.loads(done.stdout.strip().splitlines()[-1])["findings"]]
     text = "made by the fallback of clipping without apex: with apex installed this path is not taken"
-    assert [text in evidence for evidence in told].count(True) == 1
-    assert len(told) >= 2
+    assert [text in evidence for evidence in notes].count(True) == 1
+    assert len(notes) >= 2

@@ -23,9 +23,9 @@ COMMANDS = cli.list_commands(click.Context(cli))
 
 
 def command(name: str) -> click.Command:
-    found = cli.get_command(click.Context(cli), name)
-    assert found is not None
-    return found
+    subcommand = cli.get_command(click.Context(cli), name)
+    assert subcommand is not None
+    return subcommand
 
 
 def help_of(*words: str) -> str:
@@ -50,7 +50,7 @@ def test_the_help_of_all():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_mean_the_same_everywhere(name):
-    options = {option: one for one in command(name).params for option in one.opts}
+    options = {option: param for param in command(name).params for option in param.opts}
     assert "--no-color" in options or "-f" not in options
     expected = {"-q": "--quiet", "-v": "--verbose", "-f": "--format", "-o": "--output", "-j": "--jobs"}
     for short, long in expected.items():

@@ -83,8 +83,8 @@ def test_a_trace_is_not_for_show(capsys, trace):
     ],
 )
 def test_bounds(capsys, trace, words, status):
-    found, out, err = run(capsys, *words, trace)
-    assert found == status
+    exit_code, out, err = run(capsys, *words, trace)
+    assert exit_code == status
     assert bool(err) == bool(status)
     assert bool(out) == (status < 2)
 
@@ -101,16 +101,16 @@ def test_standard_input(capsys, monkeypatch, trace):
 
 def test_ranks_are_explained_together(capsys, tmp_path):
     for rank in range(2):
-        made = training(steps=10, rank=rank)
+        trace = training(steps=10, rank=rank)
         for step in range(10):
             now = 1000 * step + 700 + 37 * step**2 % 150  # no two distances are alike
-            made.launch(
+            trace.launch(
                 "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
                 now,
                 5,
                 kernel=(now + 10 + 90 * rank, 110 - 90 * rank),
             )
-        made.in_order().write(tmp_path / f"rank{rank}.json.gz")
+        trace.in_order().write(tmp_path / f"rank{rank}.json.gz")
     status, out, _ = run(capsys, tmp_path)
     assert status == 0
     assert out.startswith("The GPU of rank 1 (of 2 in these files) idles ")
@@ -129,7 +129,7 @@ def bad(folder: Path) -> dict[str, Path]:
     """Files that are no traces, each in its own way."""
     cpu = Trace()
     cpu.operator("aten::mm", 0, 10)
-    made = {
+    contents = {
         "empty.json": b"",
         "zero.json.gz": b"",
         "empty.json.gz": gzip.compress(b""),
@@ -140,10 +140,10 @@ def bad(folder: Path) -> dict[str, Path]:
         "cut.json": b'{"traceEv',
         "cpu.json": cpu.text(),
     }
-    for name, data in made.items():
+    for name, data in contents.items():
         (folder / name).write_bytes(data)
     (folder / "folder").mkdir()
-    return {name: folder / name for name in [*made, "folder", "missing.json", "none*.json"]}
+    return {name: folder / name for name in [*contents, "folder", "missing.json", "none*.json"]}
 
 
 @pytest.mark.parametrize(

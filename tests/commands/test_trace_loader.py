@@ -34,24 +34,24 @@ def run(capsys, *words: object) -> tuple[int, str, str]:
     return status, out, err
 
 
-def found(out: str) -> dict:
+def finding_of(out: str) -> dict:
     (finding,) = [finding for finding in json.loads(out)["findings"] if finding["code"] == "GAP301"]
     return finding
 
 
 def test_a_real_profile_and_a_measurement_like_it(capsys, starved, tmp_path):
     """Batches of 69 ms without workers, as in this profile: one worker keeps up with the rest of its step."""
-    plain = found(run(capsys, "-f", "json", starved)[1])
+    plain = finding_of(run(capsys, "-f", "json", starved)[1])
     status, out, _ = run(capsys, "-f", "json", "--loader", saved(tmp_path / "loader.json"), starved)
-    one = found(out)
+    finding = finding_of(out)
     assert status == 0
-    assert one["evidence"][: len(plain["evidence"])] == plain["evidence"]
-    cost, predicted = one["evidence"][len(plain["evidence"]) :]
+    assert finding["evidence"][: len(plain["evidence"])] == plain["evidence"]
+    cost, predicted = finding["evidence"][len(plain["evidence"]) :]
     assert cost == "a batch takes 69 ms to make, 58 ms CPU time and 11 ms waiting"
     assert predicted.startswith("predicted for this profile's step of 108 ms without its input: 69 ms")
-    assert one["remedy"].startswith("`DataLoader(..., num_workers=1)`: predicted step 1")
-    assert one["remedy"].endswith("instead of 178 ms")
-    assert (one["price"], one["loss"]) == (plain["price"], plain["loss"])
+    assert finding["remedy"].startswith("`DataLoader(..., num_workers=1)`: predicted step 1")
+    assert finding["remedy"].endswith("instead of 178 ms")
+    assert (finding["price"], finding["loss"]) == (plain["price"], plain["loss"])
     assert not [note for note in json.loads(out)["notes"] if "measurement" in note]
 
 
@@ -67,7 +67,7 @@ def test_a_measurement_in_a_session(capsys, starved, tmp_path):
     save_session(Session(loaders=uses), tmp_path / "run.gapless.json")
     by_session = run(capsys, "-f", "json", "--loader", tmp_path / "run.gapless.json", starved)[1]
     by_itself = run(capsys, "-f", "json", "--loader", tmp_path / "loader.json", starved)[1]
-    assert found(by_session) == found(by_itself)
+    assert finding_of(by_session) == finding_of(by_itself)
 
 
 @pytest.mark.parametrize(

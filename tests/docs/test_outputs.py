@@ -42,7 +42,7 @@ def answer(text: str) -> list[str]:
     changes = re.split(r"\n(?= \d+  )", todo.split("\n\n")[0])[1:]
     changes = [re.split(r"\n(?! )", change)[0] for change in changes]
     parts = [(sentence[0] if sentence else "").split("; with ")[0], *changes]
-    return [" ".join(_SETTING.sub("", MEASURED.sub(r"#\1", one)).split()) for one in parts]
+    return [" ".join(_SETTING.sub("", MEASURED.sub(r"#\1", part)).split()) for part in parts]
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -65,11 +65,11 @@ def test_the_first_screens_say_what_the_commands_say(tmp_path: Path) -> None:
     """What to change first, in the order in which it stands: the words, the lines, and no time."""
     page = PAGES["screens"].read_text(encoding="utf-8")
     profiles = tools.prepare(tmp_path, page, PROFILES if PROFILES.is_dir() else None)
-    for one in SCREENS:
-        if not profiles and tools.needs([one.command]):
+    for screen in SCREENS:
+        if not profiles and tools.needs([screen.command]):
             continue
-        printed = tools.kept(printed_by(one.command, tmp_path, "-q"), one.kept)
-        assert answer(f"$\n{printed}") == answer(one.shown), one.command
+        printed = tools.kept(printed_by(screen.command, tmp_path, "-q"), screen.kept)
+        assert answer(f"$\n{printed}") == answer(screen.shown), screen.command
 
 
 def test_the_answer_of_a_screen_is_its_sentence_and_its_changes() -> None:
@@ -120,11 +120,11 @@ def test_paragraphs_that_are_left_out_leave_a_mark() -> None:
 
 def test_lines_of_code_in_outputs_of_the_examples_are_where_they_say() -> None:
     """A line that an output shows at ``file.py:number`` is that line of the example."""
-    seen = 0
+    compared = 0
     for name in WITH_OUTPUTS:
         text = PAGES[name].read_text(encoding="utf-8")
         for path, number, code in re.findall(r"(examples/\S+?\.py):(\d+)[^\n]*\n +│ ([^\n]+)\n", text):
             line = (PROJECT / path).read_text(encoding="utf-8").split("\n")[int(number) - 1]
             assert line.strip().startswith(code.rstrip("…").strip()), f"{name}: {path}:{number}"
-            seen += 1
-    assert seen
+            compared += 1
+    assert compared

@@ -81,13 +81,13 @@ KEPT_APART = re.compile(r"\s{2,}| \| | > | && |;|\s+#")
 
 def command_lines(path: Path) -> list[tuple[int, str]]:
     """The lines of `path` that run ``gapless``, with their numbers, without what is said beside them."""
-    found = []
+    lines = []
     for first, code in blocks(path, "", "text", "console", "bash", "shell", "sh", "yaml"):
         for number, line in enumerate(code.split("\n"), first):
             match = COMMAND.match(line.strip().removeprefix("- run: "))
             if match and not re.match(r"gapless(:| rule GAP\d+ explains)", match[1]):
-                found.append((number, KEPT_APART.split(match[1])[0].strip()))
-    return found
+                lines.append((number, KEPT_APART.split(match[1])[0].strip()))
+    return lines
 
 
 WITH_COMMANDS = [name for name, path in PAGES.items() if command_lines(path)]

@@ -23,7 +23,7 @@ def flat(nav: object) -> list[str]:
     if isinstance(nav, str):
         return [nav]
     inside = nav.values() if isinstance(nav, dict) else nav
-    return [page for one in inside for page in flat(one)]  # type: ignore[attr-defined]
+    return [page for entry in inside for page in flat(entry)]  # type: ignore[attr-defined]
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -31,7 +31,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     nav = site.navigation(pages)
     assert sorted(flat(nav)) == sorted(pages)
     assert nav[-1] == {"More": ["later.md"]}
-    rules = next(one["Reference"] for one in nav if "Reference" in one)
+    rules = next(section["Reference"] for section in nav if "Reference" in section)
     assert rules == [{"Rules": ["rules/index.md", "rules/GAP101.md"]}]
 
 
@@ -53,8 +53,8 @@ def test_every_metric_operation_and_command_is_listed() -> None:
     from gapless.commands import cli
 
     pages = reference.pages()
-    told = "".join(text for place, text in pages.items() if place.startswith("reference/metrics/"))
-    assert all(f"\n## {name}\n" in told for name in metrics.__all__ if name[0].isupper())
+    listed = "".join(text for place, text in pages.items() if place.startswith("reference/metrics/"))
+    assert all(f"\n## {name}\n" in listed for name in metrics.__all__ if name[0].isupper())
     assert all(f"## {name}\n" in pages["reference/ops.md"] for name in ops.__all__)
     names = cli.list_commands(None)  # type: ignore[arg-type]  # it asks for no context
     assert all(f"## gapless {name}\n" in pages["reference/commands.md"] for name in names)
@@ -104,7 +104,7 @@ def test_signatures_are_shown_as_they_are_written() -> None:
     ],
 )
 def test_links_between_files_become_links_between_pages(here: str, before: str, after: str) -> None:
-    assert site.LINK.sub(lambda found: site._link(found, here), before) == after
+    assert site.LINK.sub(lambda match: site._link(match, here), before) == after
 
 
 def test_links_in_code_stay_as_they_are() -> None:

@@ -62,17 +62,17 @@ def test_calls_run_the_operators_that_torch_chooses_for_cuda(enumerated: ModuleT
         *choices.samples_of_operators(op_db[part::3], 1, (torch.float32,), (True,)),
         *choices.samples_of_operators(narrow[part::3], 1, (torch.bfloat16,), (True,)),
     ]
-    made = enumerated.compare_choices(samples)
-    assert not made.unexplained
-    assert made.counts["same"] > 0.9 * len(samples)
+    comparison = enumerated.compare_choices(samples)
+    assert not comparison.unexplained
+    assert comparison.counts["same"] > 0.9 * len(samples)
 
 
 def test_modules_and_samples_of_our_own_do_too(enumerated: ModuleType) -> None:
     choices = enumerated.choices
     samples = [*choices.own_samples(), *choices.samples_of_modules(1, (torch.float32, torch.float16))]
-    made = enumerated.compare_choices(samples)
-    assert not made.unexplained
-    assert made.counts["same"] > 0.7 * len(samples)
+    comparison = enumerated.compare_choices(samples)
+    assert not comparison.unexplained
+    assert comparison.counts["same"] > 0.7 * len(samples)
 
 
 def test_a_difference_without_a_reason_is_named(
@@ -82,6 +82,6 @@ def test_a_difference_without_a_reason_is_named(
     samples = list(
         enumerated.choices.samples_of_operators([op for op in op_db if op.name.endswith(".dropout")], 3)
     )
-    made = enumerated.compare_choices(samples)
-    assert set(made.unexplained) == {"nn.functional.dropout"}
-    assert "native_dropout" in made.unexplained["nn.functional.dropout"]
+    choices = enumerated.compare_choices(samples)
+    assert set(choices.unexplained) == {"nn.functional.dropout"}
+    assert "native_dropout" in choices.unexplained["nn.functional.dropout"]

@@ -41,16 +41,16 @@ def classes() -> ModuleType:
 
 
 def test_every_operator_that_cuda_alone_has_is_run_or_refused_by_name(classes: ModuleType) -> None:
-    found = classes.list_operators()
-    assert not found.unexplained
-    assert found.counts["kernel"] > 50
-    assert found.counts["refused"] <= len(classes._REFUSED)
+    results = classes.list_operators()
+    assert not results.unexplained
+    assert results.counts["kernel"] > 50
+    assert results.counts["refused"] <= len(classes._REFUSED)
 
 
 def test_every_higher_order_operator_has_a_kernel_that_is_called(classes: ModuleType) -> None:
-    found = classes.list_higher_order()
-    assert not found.unexplained
-    assert found.counts["kernel"] > 25
+    results = classes.list_higher_order()
+    assert not results.unexplained
+    assert results.counts["kernel"] > 25
 
 
 def test_idioms_are_where_the_table_says_and_wait_as_often(classes: ModuleType) -> None:
@@ -61,10 +61,10 @@ def test_operators_asked_for_by_name_do_as_the_calls_that_are_made_of_them(class
     """``torch.ops.aten.to(c, 'cuda')`` as ``c.to('cuda')``: wherever ATen alone would decide in C++."""
     spelled = {}
     for idiom, expected in classes.IDIOMS.items():
-        asked = re.fullmatch(r"(\w)\.(\w+)\((.*)\)", idiom) or re.fullmatch(r"torch\.()(\w+)\((.*)\)", idiom)
-        if asked and asked[2] in ("to", "cuda", "cpu", "type_as", "tensor", "as_tensor", "tensor_split"):
-            given = ", ".join(filter(None, (asked[1], asked[3])))
-            spelled[f"torch.ops.aten.{asked[2]}({given})"] = expected
+        match = re.fullmatch(r"(\w)\.(\w+)\((.*)\)", idiom) or re.fullmatch(r"torch\.()(\w+)\((.*)\)", idiom)
+        if match and match[2] in ("to", "cuda", "cpu", "type_as", "tensor", "as_tensor", "tensor_split"):
+            arguments = ", ".join(filter(None, (match[1], match[3])))
+            spelled[f"torch.ops.aten.{match[2]}({arguments})"] = expected
     overloads = {
         "torch.ops.aten.to.device(c, torch.device('cuda'), torch.half)": ("cuda:0", 1),
         "torch.ops.aten.to.device(p, torch.device('cuda'), torch.float, True, False, None)": ("cuda:0", 0),
@@ -81,24 +81,24 @@ def test_operators_asked_for_by_name_do_as_the_calls_that_are_made_of_them(class
     }
     assert len(spelled) > 20
     with Emulator() as emulator:
-        told = {call: classes.observe(call, emulator) for call in (*spelled, *overloads)}
-    assert told == spelled | overloads
+        observed = {call: classes.observe(call, emulator) for call in (*spelled, *overloads)}
+    assert observed == spelled | overloads
 
 
 def test_arguments_on_several_devices(classes: ModuleType) -> None:
     if sys.platform != "linux":
         pytest.skip("the reference's device guard is put into libc10.so")
     entries = [op for op in op_db if MIXED.match(op.name)]
-    found = classes.compare_devices([*entries, *op_db[:: len(op_db) // 20]])
-    assert not found.unexplained
-    assert found.counts["same"] > 50
+    results = classes.compare_devices([*entries, *op_db[:: len(op_db) // 20]])
+    assert not results.unexplained
+    assert results.counts["same"] > 50
 
 
 def test_types_of_numbers_that_only_cuda_takes(classes: ModuleType) -> None:
     entries = [op for op in op_db if re.match(r"histc|nn.functional.multi_margin|fft.rfft$|cdist", op.name)]
-    found = classes.try_types(entries)
-    assert not found.unexplained
-    assert found.counts["ran"] > 2
+    results = classes.try_types(entries)
+    assert not results.unexplained
+    assert results.counts["ran"] > 2
 
 
 class Handing(TorchDispatchMode):
@@ -116,4 +116,6 @@ def test_a_dispatch_mode_of_the_scripts_own_changes_no_device() -> None:
             out = model(torch.randn(2, 4, device="cuda")).half().float()
             (out.mean() + out.std()).backward()
         assert emulator.recorder.total == before
-        assert {str(one.grad.device) for one in model.parameters() if one.grad is not None} == {"cuda:0"}
+        assert {
+            str(parameter.grad.device) for parameter in model.parameters() if parameter.grad is not None
+        } == {"cuda:0"}

@@ -35,52 +35,65 @@ def truth() -> Any:
 
 
 @pytest.fixture(scope="module")
-def found(truth: Any) -> list[Any]:
-    known = list(truth.read(truth.FILE))
-    moving = [one for one in known if any(one.counts[1:5])]
-    others = [one for one in known if not any(one.counts[1:5])]
-    first = {one.op: one for one in reversed(others) if one.arguments is not None}
-    found = list(truth.compare_signatures([*moving, *first.values()]))
-    asked = MADE_OF_OTHERS | {row.name.partition(".")[0] for row in waits_table().rows}
-    found += truth.compare_signatures(
-        [one for one in others if (one.op in asked and one is not first.get(one.op)) or one.arguments is None]
+def comparisons(truth: Any) -> list[Any]:
+    signatures = list(truth.read(truth.FILE))
+    moving = [signature for signature in signatures if any(signature.counts[1:5])]
+    silent = [signature for signature in signatures if not any(signature.counts[1:5])]
+    first = {signature.op: signature for signature in reversed(silent) if signature.arguments is not None}
+    compared = list(truth.compare_signatures([*moving, *first.values()]))
+    operators = MADE_OF_OTHERS | {row.name.partition(".")[0] for row in waits_table().rows}
+    compared += truth.compare_signatures(
+        [
+            signature
+            for signature in silent
+            if (signature.op in operators and signature is not first.get(signature.op))
+            or signature.arguments is None
+        ]
     )
-    return list(truth.with_operators_alone(found))
+    return list(truth.with_operators_alone(compared))
 
 
-def test_nothing_disagrees_without_a_reason(truth: Any, found: list[Any]) -> None:
-    wrong = [one.signature for one in truth.disagreements(found) if not one.reason]
+def test_nothing_disagrees_without_a_reason(truth: Any, comparisons: list[Any]) -> None:
+    wrong = [comparison.signature for comparison in truth.disagreements(comparisons) if not comparison.reason]
     assert not wrong
-    called = [one for one in found if not one.unknown]
-    assert sum(one.signature.counts.waits for one in called) > 9000
-    assert truth.total_calls(one for one in called if not one.decided) < 0.05 * truth.total_calls(called)
+    called = [comparison for comparison in comparisons if not comparison.unknown]
+    assert sum(comparison.signature.counts.waits for comparison in called) > 9000
+    assert truth.total_calls(
+        comparison for comparison in called if not comparison.decided
+    ) < 0.05 * truth.total_calls(called)
 
 
-def test_another_number_of_waits_disagrees(truth: Any, found: list[Any]) -> None:
-    index = next(one for one in found if one.signature.op == "aten::nonzero" and one.decided)
+def test_another_number_of_waits_disagrees(truth: Any, comparisons: list[Any]) -> None:
+    index = next(
+        comparison
+        for comparison in comparisons
+        if comparison.signature.op == "aten::nonzero" and comparison.decided
+    )
     counts = index.signature.counts
     for waits in (0, counts.waits - 1, counts.waits + 1):
         changed = replace(index, signature=replace(index.signature, counts=counts._replace(waits=waits)))
         assert not changed.agrees
 
 
-def test_the_table_says_what_was_seen(truth: Any, found: list[Any]) -> None:
-    seen = truth.evidence(found)
+def test_the_table_says_what_was_seen(truth: Any, comparisons: list[Any]) -> None:
+    counted = truth.evidence(comparisons)
     rows = {(row.scope, row.name, row.when): row.evidence for row in waits_table().rows}
-    assert {key: rows[key] for key in seen} == seen
-    assert {rows[key] for key in set(rows) - set(seen)} == {"source"}
-    assert all(rows[key].split(" ")[0] in ("seen", "unseen;") for key in seen)
+    assert {key: rows[key] for key in counted} == counted
+    assert {rows[key] for key in set(rows) - set(counted)} == {"source"}
+    assert all(rows[key].split(" ")[0] in ("seen", "unseen;") for key in counted)
     text = PATH.read_text(encoding="utf-8")
-    assert truth.with_evidence(text, seen) == text
+    assert truth.with_evidence(text, counted) == text
 
 
 @given(st.lists(st.lists(st.integers(0, 5000), max_size=4), min_size=1, max_size=3))
 def test_a_smaller_signature_keeps_what_it_is(truth: Any, dims: list[list[int]]) -> None:
     types = json.dumps(["float"] * len(dims))
-    one = truth.Signature("aten::x", json.dumps(dims), types, "null", None, "?")
-    small = json.loads((truth.shrink(one) or one).dims)
+    signature = truth.Signature("aten::x", json.dumps(dims), types, "null", None, "?")
+    small = json.loads((truth.shrink(signature) or signature).dims)
     pairs = [
-        (a, b) for given, made in zip(dims, small, strict=True) for a, b in zip(given, made, strict=True)
+        (a, b)
+        for large_dims, small_dims in zip(dims, small, strict=True)
+        for a, b in zip(large_dims, small_dims, strict=True)
     ]
     assert all(b == a if a <= 48 else 24 <= b < 48 for a, b in pairs)
     assert all(b == d for a, b in pairs for c, d in pairs if a == c)

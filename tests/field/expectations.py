@@ -104,11 +104,11 @@ def clauses(comment: str, variant: str = "") -> list[Clause]:
         return []
     if match["may"] and not match["text"].strip():
         return [Clause("may wait", frozenset(_ANYTHING), required=False)]
-    asked, _, allowed = (match["text"], "", "") if not match["may"] else ("", "", match["text"])
-    if "may wait:" in asked:
-        asked, _, allowed = asked.partition("may wait:")
-    found = [clause(part) for part in asked.split(";") if part.strip()]
-    return found + [clause(part, required=False) for part in allowed.split(",") if part.strip()]
+    required, _, allowed = (match["text"], "", "") if not match["may"] else ("", "", match["text"])
+    if "may wait:" in required:
+        required, _, allowed = required.partition("may wait:")
+    parsed_clauses = [clause(part) for part in required.split(";") if part.strip()]
+    return parsed_clauses + [clause(part, required=False) for part in allowed.split(",") if part.strip()]
 
 
 def _speaks_of(name: str, variant: str) -> bool:
@@ -119,20 +119,20 @@ def _speaks_of(name: str, variant: str) -> bool:
 
 def expectations(source: str, variant: str = "") -> dict[int, list[Clause]]:
     """What each line of `source` expects."""
-    found: dict[int, list[Clause]] = {}
+    by_number: dict[int, list[Clause]] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
         wanted = clauses(token.string, variant)
         alone = not token.line[: token.start[1]].strip()
         if wanted:
-            found.setdefault(token.start[0] + alone, []).extend(wanted)
-    return found
+            by_number.setdefault(token.start[0] + alone, []).extend(wanted)
+    return by_number
 
 
 def by_line(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The findings of a report, those of several lines once for each line, with its own waits."""
-    found = []
+    listed = []
     for finding in findings:
         for spot in finding["spots"] or [
             {"line": finding["line"], "backward": finding["backward"], "waits": None}
@@ -141,8 +141,8 @@ def by_line(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if spot["waits"] is not None:
                 part = spot["waits"] / often["waits"] if often["waits"] else 0.0
                 often = {**often, "waits": spot["waits"], "per_step": often["per_step"] * part}
-            found.append({**finding, "line": spot["line"], "backward": spot["backward"], "frequency": often})
-    return found
+            listed.append({**finding, "line": spot["line"], "backward": spot["backward"], "frequency": often})
+    return listed
 
 
 def races(report: dict[str, Any]) -> list[str]:
@@ -166,13 +166,13 @@ def differences(report: dict[str, Any], path: str, source: str, variant: str = "
         else:
             wrong.append(f"not at a line of the script: {_said([finding])} at {finding['line']}")
     for number in sorted(wanted.keys() | here.keys()):
-        findings, asked = here.get(number, []), wanted.get(number, [])
-        unmet = [c.text for c in asked if not c.met_by(findings)]
-        false = [f for f in findings if not any(c.covers(f) for c in asked)]
+        findings, required = here.get(number, []), wanted.get(number, [])
+        unmet = [c.text for c in required if not c.met_by(findings)]
+        false = [f for f in findings if not any(c.covers(f) for c in required)]
         if unmet or false:
             wrong.append(
                 f"{number}: {lines[number - 1].strip()}"
-                f"\n      expected: {'; '.join(c.text for c in asked) or '-'}"
+                f"\n      expected: {'; '.join(c.text for c in required) or '-'}"
                 f"\n      unmet: {'; '.join(unmet) or '-'}"
                 f"\n      reported: {_said(findings) or '-'}"
             )

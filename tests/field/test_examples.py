@@ -24,12 +24,12 @@ SEGMENTATION = "segmentation"
 
 def waits(outcome: Outcome, when: str = "every-step") -> dict[str, float]:
     """Waits by the code of the line, backward added to the forward line that made it."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for finding in by_line(outcome.report["findings"]):
         if finding["frequency"]["when"] == when:
             code = finding["line"]["code"]
-            found[code] = found.get(code, 0) + finding["frequency"]["waits"]
-    return found
+            times[code] = times.get(code, 0) + finding["frequency"]["waits"]
+    return times
 
 
 def run(folder: str, stage: str, *arguments: str, steps: str = "7") -> Outcome:
@@ -184,12 +184,12 @@ def test_every_stage_of_the_loss_is_the_same_number(stages: dict[str, ModuleType
         "background only": torch.full((2, 8, 8), 3),
         "ignored only": torch.full((2, 8, 8), -1),
     }[kind]
-    others = {"step1_where", "step2_sort", "step3_ignore_index", "step4_ops"}
-    assert set(stages) == {"original"} | others
+    later_stages = {"step1_where", "step2_sort", "step3_ignore_index", "step4_ops"}
+    assert set(stages) == {"original"} | later_stages
     loss, gradient = loss_and_gradient(stages["original"], logits, labels)
     assert (loss == 0) == (kind == "one label")
     assert loss.isnan() == kind.endswith("only")
-    for name in sorted(others):
+    for name in sorted(later_stages):
         other, other_gradient = loss_and_gradient(stages[name], logits, labels)
         torch.testing.assert_close(other, loss, equal_nan=True)
         torch.testing.assert_close(other_gradient, gradient)

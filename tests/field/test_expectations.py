@@ -87,12 +87,12 @@ def test_about_is_within_a_half() -> None:
 
 def test_a_phase_is_named() -> None:
     (each,) = clauses("# waits: 64 each rollout")
-    seen = finding(1, "phase", 64)
-    seen["frequency"]["phase"] = "rollout"
-    assert each.met_by([seen])
+    phase_finding = finding(1, "phase", 64)
+    phase_finding["frequency"]["phase"] = "rollout"
+    assert each.met_by([phase_finding])
     assert not each.met_by([finding(1, "phase", 64)])
-    seen["frequency"]["phase"] = "checkpoint"
-    assert not each.met_by([seen])
+    phase_finding["frequency"]["phase"] = "checkpoint"
+    assert not each.met_by([phase_finding])
 
 
 def test_a_comment_that_says_nothing_is_refused() -> None:

@@ -76,13 +76,13 @@ RUNS = {
 
 def cases() -> list[Any]:
     """A test case for each run; those of the large frameworks can be left out with ``-m 'not framework'``."""
-    found = []
+    scripts = []
     for name, runs in RUNS.items():
         for run in runs:
             marks = [pytest.mark.framework] if run.needs else []
             label = f"{name}-{run.variant}" if run.variant else name
-            found.append(pytest.param(name, run, id=label, marks=marks))
-    return found
+            scripts.append(pytest.param(name, run, id=label, marks=marks))
+    return scripts
 
 
 @pytest.mark.parametrize(("name", "run"), cases())

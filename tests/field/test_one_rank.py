@@ -21,25 +21,25 @@ def _traffic(outcome: Outcome) -> list[Any]:
 
 
 def _waits(session: Session) -> dict[tuple[Any, ...], int]:
-    found: dict[tuple[Any, ...], int] = {}
+    counts: dict[tuple[Any, ...], int] = {}
     for event in session.events:
         site = session.sites[event.site]
         key = site.line and site.line.line, site.operator, site.mechanism, event.tick
-        found[key] = found.get(key, 0) + event.waits
-    return found
+        counts[key] = counts.get(key, 0) + event.waits
+    return counts
 
 
-def _asked(run: MemoryRun) -> list[tuple[tuple[int, str], int]]:
+def _requests(run: MemoryRun) -> list[tuple[tuple[int, str], int]]:
     """Bytes of each request in order, with the module that it is for; and the bytes in use then."""
     used: dict[int, int] = {}
-    found = []
+    requests = []
     for action, ident, size, place in zip(run.action, run.ident, run.size, run.place, strict=True):
         if action == ALLOC:
-            found.append(((size, run.places[place].module), sum(used.values())))
+            requests.append(((size, run.places[place].module), sum(used.values())))
             used[ident] = size
         elif action == FREE:
             del used[ident]
-    return found
+    return requests
 
 
 @pytest.mark.skipif(
@@ -58,8 +58,8 @@ def test_the_same_waits_memory_and_collectives(tmp_path: Path) -> None:
     assert _traffic(reports["alone"]) == _traffic(reports["real"]) != []
     (theirs,), (mine,) = real.memory, alone.memory
     # A thread of gloo's may hold what one collective sends and receives for a little longer.
-    held = max((one["sent"] + one["received"]) // one["times"] for one in _traffic(reports["real"]))
-    for (request, used), (asked, theirs_used) in zip(_asked(mine), _asked(theirs), strict=True):
-        assert request == asked
+    held = max((row["sent"] + row["received"]) // row["times"] for row in _traffic(reports["real"]))
+    for (request, used), (their_request, theirs_used) in zip(_requests(mine), _requests(theirs), strict=True):
+        assert request == their_request
         assert 0 <= theirs_used - used <= held
     assert alone.environment == real.environment

@@ -153,12 +153,12 @@ def test_what_a_profile_says_does_not_make_it_another_programs(tmp_path, dialect
 def test_what_gapless_reads_has_a_name(tmp_path):
     for path in SAVED.glob("*.json"):
         assert recognize(str(path)).name == path.stem
-    made = {
+    contents = {
         "trace": training(steps=1).text(),
         "snapshot": pickle.dumps({"segments": [], "device_traces": []}),
         "": b"hello",
     }
-    for name, data in made.items():
+    for name, data in contents.items():
         for ending, pack in (("", bytes), (".gz", gzip.compress)):
             path = tmp_path / f"file{ending}"
             path.write_bytes(pack(data))
@@ -173,29 +173,29 @@ class TestFolders:
         (tmp_path / "other.json").write_bytes(training(steps=1).text())
         return tmp_path / "run"
 
-    def found(self, folder: Path, name: str = "") -> tuple[list[str], list[str]]:
+    def find(self, folder: Path, name: str = "") -> tuple[list[str], list[str]]:
         skipped: list[str] = []
         paths = find_traces([name or str(folder)], skipped)
-        return [Path(path).name for path in paths], [Path(one).name for one in skipped]
+        return [Path(path).name for path in paths], [Path(path).name for path in skipped]
 
     @pytest.mark.parametrize("pattern", ["", "*.json", "**/*.json"])
     def test_pipes_sockets_and_links_to_devices_are_skipped(self, folder, pattern):
         os.mkfifo(folder / "pipe.json")
         (folder / "null.json").symlink_to(os.devnull)
-        paths, skipped = self.found(folder, f"{folder}/{pattern}" if pattern else "")
+        paths, skipped = self.find(folder, f"{folder}/{pattern}" if pattern else "")
         assert paths == ["a.json"]
         assert sorted(skipped) == ["null.json (a device)", "pipe.json (a pipe)"]
 
     def test_links_out_of_the_folder_are_skipped_and_links_inside_are_not(self, folder):
         (folder / "out.json").symlink_to("../other.json")
         (folder / "in.json").symlink_to("a.json")
-        assert self.found(folder) == (["a.json", "in.json"], ["out.json (a link out of the folder)"])
+        assert self.find(folder) == (["a.json", "in.json"], ["out.json (a link out of the folder)"])
 
     @pytest.mark.parametrize("pattern", ["", "**/*.json", "**"])
     def test_loops_of_links_end(self, folder, pattern):
         for name in ("one", "two", "three"):
             (folder / name).symlink_to(".", target_is_directory=True)
-        assert self.found(folder, f"{folder}/{pattern}" if pattern else "")[0] == ["a.json"]
+        assert self.find(folder, f"{folder}/{pattern}" if pattern else "")[0] == ["a.json"]
 
     def test_the_report_says_what_was_skipped(self, folder, capsys, monkeypatch):
         os.mkfifo(folder / "pipe.json")

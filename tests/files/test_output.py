@@ -327,7 +327,7 @@ def test_a_signal_that_ends_the_process_leaves_no_part(tmp_path, name, before):
     command = [sys.executable, "-c", _ENDED_WHILE_WRITING, str(path), name]
     ended = subprocess.run(command, timeout=120, check=False)
     assert ended.returncode == -getattr(signal, name)
-    assert [one.name for one in tmp_path.iterdir()] == (["report.json"] if before is not None else [])
+    assert [path.name for path in tmp_path.iterdir()] == (["report.json"] if before is not None else [])
     assert before is None or path.read_bytes() == before
 
 

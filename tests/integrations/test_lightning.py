@@ -83,7 +83,7 @@ def test_a_window_is_profiled_and_explained(capsys):
     assert report.sentence in " ".join(capsys.readouterr().out.split())
     for which in ("times", "stacks"):
         assert list(Path("gapless-profile", which).glob("*.json.gz"))
-    ((logged, step),) = [one for one in logger.kept if "gapless/waits_per_step" in one[0]]
+    ((logged, step),) = [entry for entry in logger.kept if "gapless/waits_per_step" in entry[0]]
     assert (logged["gapless/waits_per_step"], step) == (1, 12)
     assert 0 < logged["gapless/gpu_utilization"] <= 100
     saved = json.loads(Path("gapless-profile", "rank0.gapless.json").read_text())

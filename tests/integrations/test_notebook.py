@@ -31,12 +31,12 @@ for step in range(6):
 def shell() -> Iterator[Any]:
     from IPython.core.interactiveshell import InteractiveShell
 
-    made = InteractiveShell()
-    made.history_manager.enabled = False
-    made.run_line_magic("load_ext", "gapless.integrations.notebook")
-    yield made
-    made.run_line_magic("unload_ext", "gapless.integrations.notebook")
-    made.history_manager.end_session()
+    interactive = InteractiveShell()
+    interactive.history_manager.enabled = False
+    interactive.run_line_magic("load_ext", "gapless.integrations.notebook")
+    yield interactive
+    interactive.run_line_magic("unload_ext", "gapless.integrations.notebook")
+    interactive.history_manager.end_session()
 
 
 def test_a_cell_is_run_on_the_emulated_device(shell):

@@ -35,9 +35,9 @@ def watch(monkeypatch: pytest.MonkeyPatch):
     from gapless.integrations._real_gpu import RealWatch
 
     with Reading():
-        found = RealWatch()
-        yield found
-        found.end()
+        real_watch = RealWatch()
+        yield real_watch
+        real_watch.end()
     assert modes == ["default", "warn", 0]
 
 

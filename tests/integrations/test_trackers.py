@@ -22,17 +22,17 @@ def test_numbers_of_a_check():
 
 def test_numbers_of_a_profile():
     report = of_profile()
-    found = numbers(report, prefix="")
+    values = numbers(report, prefix="")
     profile = report.profile
     assert profile is not None
-    assert found["step_ms"] == pytest.approx(profile.steps.mean / 1e6)
-    assert found["gpu_utilization"] == pytest.approx(100 * profile.utilization)
-    assert found["gpu_idle"] == pytest.approx(100 * profile.idle / profile.steps.total)
-    causes = [value for name, value in found.items() if name.startswith("gpu_idle_by_cause/")]
-    assert sum(causes) == pytest.approx(found["gpu_idle"])
-    assert found["waits_per_step"] == report.steps.waits_per_step
+    assert values["step_ms"] == pytest.approx(profile.steps.mean / 1e6)
+    assert values["gpu_utilization"] == pytest.approx(100 * profile.utilization)
+    assert values["gpu_idle"] == pytest.approx(100 * profile.idle / profile.steps.total)
+    causes = [value for name, value in values.items() if name.startswith("gpu_idle_by_cause/")]
+    assert sum(causes) == pytest.approx(values["gpu_idle"])
+    assert values["waits_per_step"] == report.steps.waits_per_step
     # MLflow's file store makes a file of each name, and folders of what is before a slash.
-    assert not any(other.startswith(f"{name}/") for name in found for other in found)
+    assert not any(other.startswith(f"{name}/") for name in values for other in values)
 
 
 class Writer:

@@ -37,14 +37,14 @@ if __name__ == "__main__":
         ),
     }
     codes = {name: list(loading.verify(loader).codes) for name, loader in loaders.items()}
-    with loading.watch() as seen:
+    with loading.watch() as watch:
         for _ in range(2):
             for _ in loaders["sampler"]:
                 pass
-    found = {
+    result = {
         "codes": codes,
         "shard": [int(at) for batch in loaders["shard"] for at in batch.flatten()],
-        "watched": [mistake.code for mistake in seen.mistakes],
+        "watched": [mistake.code for mistake in watch.mistakes],
     }
-    Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps(found))
+    Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps(result))
     dist.destroy_process_group()

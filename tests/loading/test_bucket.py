@@ -36,9 +36,9 @@ def all_ranks(lengths: list[int], ranks: int, epoch: int = 0, **settings: Any) -
     samplers = [BucketBatchSampler(lengths, rank=rank, ranks=ranks, **settings) for rank in range(ranks)]
     for sampler in samplers:
         sampler.set_epoch(epoch)
-    found = [list(sampler) for sampler in samplers]
-    assert [len(sampler) for sampler in samplers] == [len(batches) for batches in found]
-    return found
+    by_rank = [list(sampler) for sampler in samplers]
+    assert [len(sampler) for sampler in samplers] == [len(batches) for batches in by_rank]
+    return by_rank
 
 
 def items(ranks: list[list[list[int]]]) -> list[int]:
@@ -75,8 +75,8 @@ def test_repeating_loses_nothing_and_dropping_gives_nothing_twice(
     assert set(items(repeated)) == set(range(len(lengths)))
     dropped = all_ranks(lengths, ranks, even="drop", **settings)
     assert max(Counter(items(dropped)).values(), default=1) == 1
-    for found in (repeated, dropped):
-        assert len({len(batches) for batches in found}) == 1
+    for by_rank in (repeated, dropped):
+        assert len({len(batches) for batches in by_rank}) == 1
 
 
 @given(lengths=lengths_of, epoch=st.integers(0, 5), at=st.integers(0, 20))

@@ -286,20 +286,20 @@ class Given:
         self.parts, self.asked = parts, list[str]()
         monkeypatch.setattr(room._LoaderMeasurement, "_measure", self._measure)
         monkeypatch.setattr(
-            room, "measure_machine", lambda start, seconds: self._given("cores", Machine(allowed=2))
+            room, "measure_machine", lambda start, seconds: self._part_result("cores", Machine(allowed=2))
         )
 
-    def _given(self, part, other):
+    def _part_result(self, part, other):
         self.asked.append(part)
-        count_given = self.parts.get(part, other)
-        if isinstance(count_given, BaseException):
-            raise count_given
-        return count_given
+        result = self.parts.get(part, other)
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def _measure(self, part, kind, work, look=None, patience=0.0):
         if part == "begin":  # it leads to nothing that is run
             return kind()
-        return self._given(part, [] if part == "lines" else Seen())
+        return self._part_result(part, [] if part == "lines" else Seen())
 
 
 FETCH = Fetch(items=80, item=5 * MS, item_cpu=5 * MS, batch_size=8, batches=((40 * MS, 0),) * 9)

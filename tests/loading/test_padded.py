@@ -130,9 +130,9 @@ def test_edges_are_the_best_of_all(lengths, most):
         for chosen in itertools.combinations(sizes, count)
         if chosen[-1] == sizes[-1]
     )
-    found = best_edges(lengths, most)
-    assert len(found) <= most
-    assert places(found) == min(map(places, every))
+    best = best_edges(lengths, most)
+    assert len(best) <= most
+    assert places(best) == min(map(places, every))
 
 
 PIXELS = torch.randint(0, 256, (4, 3, 64, 64), generator=torch.Generator().manual_seed(0)).float()

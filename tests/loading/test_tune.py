@@ -164,11 +164,11 @@ def test_stateful_data_loader() -> None:
     whole = [batch.tolist() for batch in tune(shard_loader(stateful), num_workers=2)]
     begun = tune(shard_loader(stateful), num_workers=2)
     batches = iter(begun)
-    given = [next(batches).tolist() for _ in range(3)]
+    lengths_loaded = [next(batches).tolist() for _ in range(3)]
     state = begun.state_dict()
     resumed = tune(shard_loader(stateful), num_workers=2)
     resumed.load_state_dict(state)
-    assert given + [batch.tolist() for batch in resumed] == whole
+    assert lengths_loaded + [batch.tolist() for batch in resumed] == whole
 
 
 def shard_loader(stateful: Any) -> Any:

@@ -225,10 +225,15 @@ def longest_of(run: MemoryRun, length: int, capacity: int = -1):
 @pytest.mark.parametrize("length", [1024, 4096])
 def test_what_the_longest_batch_needs_is_what_a_run_with_it_needs(length):
     lengths = drawn()
-    made = longest_of(training(lengths), length)
+    longest = longest_of(training(lengths), length)
     real = simulate(training([*lengths[:-1], length]))
-    assert (made.length, made.seen, made.batches, made.fits) == (length, max(lengths), len(lengths), True)
-    assert made.needs == pytest.approx(real.peak_reserved, rel=0.01)
+    assert (longest.length, longest.seen, longest.batches, longest.fits) == (
+        length,
+        max(lengths),
+        len(lengths),
+        True,
+    )
+    assert longest.needs == pytest.approx(real.peak_reserved, rel=0.01)
 
 
 def test_the_longest_batch_decides_whether_it_fits():
@@ -258,8 +263,8 @@ def test_a_length_whose_memory_cannot_be_calculated_says_why():
 def reported(run: MemoryRun, *lengths: int) -> Report:
     padding = Padding(field="tokens", share=0.5, size=100.0, lengths=lengths, batch=8)
     use = LoaderUse(per_step=1.0, fetch=Fetch(padding=padding))
-    (made,) = with_longest([report(run)], [run], [use])
-    return Report(verdict=Verdict(sentence=""), memory=(made,))
+    (report_with_longest,) = with_longest([report(run)], [run], [use])
+    return Report(verdict=Verdict(sentence=""), memory=(report_with_longest,))
 
 
 def test_the_verdict_is_for_the_longest_item_of_the_loader():

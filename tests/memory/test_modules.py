@@ -62,7 +62,7 @@ def test_chains(stack, chain):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "part", "one"),
+    ("module", "name", "part", "single"),
     [
         ("h[3].mlp", "h[*].mlp", "h[*]", "h[3]"),
         ("enc.layer[11].self", "enc.layer[*].self", "enc.layer[*]", "enc.layer[11]"),
@@ -74,8 +74,8 @@ def test_chains(stack, chain):
         ("", "", "", ""),
     ],
 )  # fmt: skip
-def test_names_for_many(module, name, part, one):
-    assert (fold_numbers(module), fold_part(module), part_name(module)) == (name, part, one)
+def test_names_for_many(module, name, part, single):
+    assert (fold_numbers(module), fold_part(module), part_name(module)) == (name, part, single)
 
 
 @given(st.lists(st.sampled_from(["h[0]", "h[12]", "mlp", "0", "a_b"]), max_size=5).map(".".join))

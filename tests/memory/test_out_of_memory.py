@@ -259,13 +259,13 @@ def test_what_a_truncated_run_needs(capsys, tmp_path, limit, status):
     assert main(["memory", *limit, path]) == status
     out = " ".join(capsys.readouterr().out.split())
     assert main(["memory", *limit, "-f", "json", path]) == status
-    (found,) = json.loads(capsys.readouterr().out)["memory"]
-    assert found["needs"] == 1120 * MIB
-    assert (found["at_least"], found["ended"]) == (True, True)
+    (memory,) = json.loads(capsys.readouterr().out)["memory"]
+    assert memory["needs"] == 1120 * MIB
+    assert (memory["at_least"], memory["ended"]) == (True, True)
     assert "needs at least 1.09 GiB" in out.lower().replace("gib", "GiB")
     assert "it fits" not in out.lower()
     if status:
-        assert found["lack"]["needs"] - found["lack"]["has"] == 20 * MIB
+        assert memory["lack"]["needs"] - memory["lack"]["has"] == 20 * MIB
         assert out.startswith("Does not fit: needs at least 1.09 GiB, there are 1.07 GiB: 20 MiB short.")
     else:
         assert "the recorded run ended out of memory, and what it needs after that is not known" in out

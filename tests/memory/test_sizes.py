@@ -82,8 +82,8 @@ def test_a_block_holds_its_request_and_not_much_more(size, divisions):
 
 
 @given(sizes, sizes, divided)
-def test_rounding_keeps_the_order(one, other, divisions):
-    low, high = sorted((one, other))
+def test_rounding_keeps_the_order(size, other, divisions):
+    low, high = sorted((size, other))
     assert round_size(low, divisions) <= round_size(high, divisions)
 
 

@@ -124,9 +124,13 @@ def _against_changes(memory: MemoryReport, verdict: Verdict) -> Iterator[str]:
                 yield f"{setting} is advised, and does not come through"
             if setting != memory.advised:
                 yield f"{setting} is advised, and {memory.advised} as well"
-    advises = [one for one in verdict.do_first if one.what.startswith("PYTORCH_CUDA_ALLOC_CONF=")]
+    advises = [
+        sentence for sentence in verdict.do_first if sentence.what.startswith("PYTORCH_CUDA_ALLOC_CONF=")
+    ]
     refuses = [
-        one for one in (memory.advice, *verdict.why) if one.startswith(("None of", "No allocator setting"))
+        sentence
+        for sentence in (memory.advice, *verdict.why)
+        if sentence.startswith(("None of", "No allocator setting"))
     ]
     if advises and refuses:
         yield f"{advises[0].what} and: {refuses[0]}"
@@ -163,7 +167,7 @@ def test_settings_that_all_fail_are_one_row() -> None:
     recorder.alloc("large", 300 * MIB, stack=[LINES[0]])
     memory_report = build_report(recorder.run(limit=200 * MIB, total_memory=200 * MIB), ReportOptions())
     assert len(memory_report.trials) > 20
-    (table,) = (one for one in document(memory_report).tables if one.title == "Settings")
+    (table,) = (table for table in document(memory_report).tables if table.title == "Settings")
     assert [row.cells[0] for row in table.rows] == [
         "as in the run",
         f"{len(memory_report.trials)} other settings: out of memory at 0 %",
@@ -180,7 +184,7 @@ def test_a_setting_that_takes_more_of_the_drivers_time_says_so(snapshot) -> None
     (change,) = document(memory_report).verdict.do_first
     assert (change.unit, change.before, change.after) == ("ns", memory_report.baseline.price, best.price)
     assert "39 → 0 retries" in change.what
-    (table,) = (one for one in document(memory_report).tables if one.title == "Settings")
+    (table,) = (table for table in document(memory_report).tables if table.title == "Settings")
     assert {row.tone for row in table.rows[: table.shown] if "other settings" not in str(row.cells[0])} == {
         ""
     }

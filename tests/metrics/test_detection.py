@@ -326,9 +326,9 @@ def test_predictions_of_no_category_are_told(name: str):
     with gapless.emulate() as emulator:
         metric = getattr(metrics, name)({0}, {1}).to("cuda")
         lenient = getattr(metrics, name)({0}, {1}, allow_unknown_preds_category=True).to("cuda")
-        batch = [one.pin_memory().to("cuda", non_blocking=True) for one in (preds, target)]
-        for one in (metric, lenient):
-            one.update(*batch)
+        batch = [boxes.pin_memory().to("cuda", non_blocking=True) for boxes in (preds, target)]
+        for metric_ in (metric, lenient):
+            metric_.update(*batch)
         assert emulator.waits == 0
         with pytest.raises(RuntimeError, match="Detected 1 point of an unknown category in `preds`"):
             metric.check()

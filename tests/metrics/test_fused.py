@@ -140,16 +140,16 @@ def labels(random: torch.Generator, classes: int) -> tuple[Tensor, Tensor]:
 
 
 @needs_triton
-@pytest.mark.parametrize("made", [scores, image, channels_last, labels])
+@pytest.mark.parametrize("make_batch", [scores, image, channels_last, labels])
 @pytest.mark.parametrize("ignored", [None, 1, 255])
 @pytest.mark.parametrize("classes", [3, 40, 300])
-def test_batches_of_all_kinds_are_counted(classes: int, ignored: int | None, made: Callable[..., Any]):
+def test_batches_of_all_kinds_are_counted(classes: int, ignored: int | None, make_batch: Callable[..., Any]):
     """Beside the plain way on the CPU: every count, and what was bad with the update that brought it."""
     several = {
         "counts": metrics.MulticlassStatScores(classes, average=None, ignore_index=ignored),
         "pairs": metrics.MulticlassConfusionMatrix(classes, ignore_index=ignored),
     }
-    preds, target = made(torch.Generator().manual_seed(classes), classes)
+    preds, target = make_batch(torch.Generator().manual_seed(classes), classes)
     if ignored is not None:
         target.flatten()[::7] = ignored
     expected = metrics.MetricCollection(several).clone()

@@ -77,10 +77,10 @@ WRONG: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "given_", "words"), WRONG)
-def test_what_does_not_fit_is_refused(make: Any, given_: Any, words: str):
+@pytest.mark.parametrize(("make", "arguments", "words"), WRONG)
+def test_what_does_not_fit_is_refused(make: Any, arguments: Any, words: str):
     with pytest.raises((ValueError, RuntimeError), match=words):
-        make().update(*given_)
+        make().update(*arguments)
 
 
 OPTIONS: list[tuple[str, dict[str, Any], str]] = [

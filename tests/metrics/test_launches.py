@@ -143,7 +143,7 @@ def test_segments_take_as_many_kernels_however_many_there_are():
         for most in (2, 50):
             points = torch.stack([torch.randint(0, n, (2, 16, 16)) for n in (3, most)], -1).to("cuda")
             before = emulation.waits
-            assert launched(lambda given=points: metric.update(given, given.flip(1))) <= 89
+            assert launched(lambda segments=points: metric.update(segments, segments.flip(1))) <= 89
             assert emulation.waits == before
 
 
@@ -275,9 +275,9 @@ def test_metrics_apart_stay_apart(deterministic):
             apart[2].counted.state["table"].zero_()
             expected[2].clear()
             update([3, 2, 5], batch(10, 7)[1:])
-            for metric, given_ in zip(apart, expected, strict=True):
+            for metric, counted_batches in zip(apart, expected, strict=True):
                 alone = metrics.MulticlassRecall(10)
-                for item in given_:
+                for item in counted_batches:
                     alone.update(*item)
                 torch.testing.assert_close(metric.compute().cpu(), alone.compute())
     finally:

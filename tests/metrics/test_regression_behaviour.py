@@ -66,12 +66,12 @@ def test_gradients_of_a_batch(name: str, options: dict[str, Any], outputs: int):
         preds.requires_grad_()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found, expected = ours(preds, target), reference(preds, target)
-        assert found.requires_grad == ours.is_differentiable == reference.is_differentiable
-        if found.requires_grad:
-            (one,) = torch.autograd.grad(found.sum(), preds)
+            actual, expected = ours(preds, target), reference(preds, target)
+        assert actual.requires_grad == ours.is_differentiable == reference.is_differentiable
+        if actual.requires_grad:
+            (gradient,) = torch.autograd.grad(actual.sum(), preds)
             (other,) = torch.autograd.grad(expected.sum(), preds)
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(gradient, other, rtol=1e-3, atol=1e-5)
     assert not any(value.requires_grad for part in ours.all_statistics() for value in part.state.values())
     result = ours.compute()
     assert not result.requires_grad
@@ -87,11 +87,11 @@ def test_gradients_of_functions(name: str, options: dict[str, Any], outputs: int
     if not getattr(metrics, name).is_differentiable:
         return
     function = getattr(functional, functional.function_name(name))
-    known = inspect.signature(function).parameters
-    given = {k: v for k, v in options_for(name, options, outputs).items() if k in known}
+    known_size = inspect.signature(function).parameters
+    accepted = {k: v for k, v in options_for(name, options, outputs).items() if k in known_size}
     preds, target = pair(name, outputs)
     preds = preds.double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda value: function(value, target, **given), (preds,))
+    assert torch.autograd.gradcheck(lambda value: function(value, target, **accepted), (preds,))
 
 
 def test_gradients_of_perplexity_and_in_a_collection():
@@ -99,9 +99,9 @@ def test_gradients_of_perplexity_and_in_a_collection():
     logits = torch.randn(2, 5, 7, generator=random).requires_grad_()
     target = torch.randint(0, 7, (2, 5), generator=random)
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten()).exp()
-    found = metrics.Perplexity()(logits, target)
-    (one,), (other,) = torch.autograd.grad(found, logits), torch.autograd.grad(expected, logits)
-    torch.testing.assert_close(one, other)
+    actual = metrics.Perplexity()(logits, target)
+    (ours,), (other,) = torch.autograd.grad(actual, logits), torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(ours, other)
     preds = torch.rand(6, requires_grad=True)
     both = metrics.MetricCollection(metrics.MeanSquaredError(), metrics.SpearmanCorrCoef())
     values = both(preds, torch.zeros(6))
@@ -117,11 +117,11 @@ def test_what_has_no_gradient_beside_what_has_one():
     names = ("HingeLoss", "Accuracy", "ConfusionMatrix", "AUROC", "CalibrationError")
     alone = [getattr(metrics, f"Multiclass{name}")(4) for name in names]
     together = metrics.MetricCollection([metric.clone() for metric in alone])
-    found = together(logits, target)
+    actual = together(logits, target)
     for metric in alone:
         expected = metric(logits.detach(), target)
-        torch.testing.assert_close(found[type(metric).__name__].detach(), expected)
-    (gradient,) = torch.autograd.grad(found["MulticlassHingeLoss"], logits)
+        torch.testing.assert_close(actual[type(metric).__name__].detach(), expected)
+    (gradient,) = torch.autograd.grad(actual["MulticlassHingeLoss"], logits)
     assert gradient.abs().sum() > 0
     for metric in alone:
         torch.testing.assert_close(together.compute()[type(metric).__name__], metric.compute())
@@ -137,8 +137,8 @@ def test_other_types_of_input(name: str, options: dict[str, Any], dtype: torch.d
         metric(preds, target), exact(preds.float(), target.float()), rtol=1e-4, atol=1e-5
     )
     function = getattr(functional, functional.function_name(name))
-    found = function(preds, target, **options)
-    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    actual = function(preds, target, **options)
+    assert actual.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 @settings(max_examples=25, deadline=None)
@@ -219,35 +219,35 @@ def test_r2_of_too_few_samples():
     for rows, words in ((10, "More independent regressions than data points"), (11, "Division by zero")):
         preds, target = torch.arange(float(rows)), torch.arange(float(rows)) + 1
         with pytest.warns(UserWarning, match=f"{words} in adjusted r2 score"):
-            found = adjusted(preds, target)
-        torch.testing.assert_close(found, metrics.R2Score()(preds, target))
+            actual = adjusted(preds, target)
+        torch.testing.assert_close(actual, metrics.R2Score()(preds, target))
 
 
 def test_r2_of_too_few_samples_does_not_wait():
-    with gapless.emulate() as seen:
+    with gapless.emulate() as emulation:
         metric = metrics.R2Score(adjusted=1).to("cuda")
         value = torch.ones(1, device="cuda")
-        before = seen.waits
+        before = emulation.waits
         metric.update(value, value)
-        found = metric.compute()
-        assert seen.waits == before
-        assert math.isnan(found.item())
+        actual = metric.compute()
+        assert emulation.waits == before
+        assert math.isnan(actual.item())
 
 
 def test_no_gradient_is_nan_where_targets_do_not_vary():
     for name in ("R2Score", "ExplainedVariance"):
         preds = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
-        (found,) = torch.autograd.grad(getattr(metrics, name)()(preds, torch.ones(3)), preds)
-        assert found.tolist() == [0.0, 0.0, 0.0]
+        (actual,) = torch.autograd.grad(getattr(metrics, name)()(preds, torch.ones(3)), preds)
+        assert actual.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_correlation_of_what_does_not_vary():
     metric = metrics.PearsonCorrCoef(num_outputs=2)
     preds = torch.tensor([[1.0, 1.0], [2.0, 1.0]])
     with pytest.warns(UserWarning, match="The variance of predictions or target is close to zero"):
-        found = metric(preds, preds)
-    assert found[0] == 1.0
-    assert found[1].isnan()
+        actual = metric(preds, preds)
+    assert actual[0] == 1.0
+    assert actual[1].isnan()
     x = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -287,7 +287,7 @@ def test_indices_of_one_image(shape: tuple[int, ...], per_class: bool):
 
 @pytest.mark.parametrize("options", [{}, {"per_class": True}, {"include_background": False}])
 def test_classes_that_the_first_batch_shows(options: dict[str, Any]):
-    late, known = metrics.MeanIoU(**options), metrics.MeanIoU(3, **options)
+    late, known_size = metrics.MeanIoU(**options), metrics.MeanIoU(3, **options)
     reference = theirs("MeanIoU")(**options)
     assert late.num_classes is None
     with warnings.catch_warnings():
@@ -295,9 +295,9 @@ def test_classes_that_the_first_batch_shows(options: dict[str, Any]):
         torch.testing.assert_close(late.compute(), reference.compute(), equal_nan=True)
     for shape in ((2, 3, 4, 4), (1, 3, 4, 4)):
         data = masks(*shape)
-        torch.testing.assert_close(late(*data), known(*data))
+        torch.testing.assert_close(late(*data), known_size(*data))
     assert late.num_classes == 3
-    torch.testing.assert_close(late.compute(), known.compute())
+    torch.testing.assert_close(late.compute(), known_size.compute())
     late.persistent(True)
     file = io.BytesIO()
     torch.save(late.state_dict(), file)
@@ -305,25 +305,25 @@ def test_classes_that_the_first_batch_shows(options: dict[str, Any]):
     again = metrics.MeanIoU(**options)
     again.persistent(True)
     again.load_state_dict(torch.load(file))
-    torch.testing.assert_close(again.compute(), known.compute())
+    torch.testing.assert_close(again.compute(), known_size.compute())
     empty = metrics.MeanIoU(**options)
     empty.persistent(True)
     merged = metrics.merge_states(empty, [empty.state_dict(), late.state_dict(), late.state_dict()])
     again.load_state_dict(merged)
-    torch.testing.assert_close(again.compute(), known.compute())
+    torch.testing.assert_close(again.compute(), known_size.compute())
 
 
 def test_two_classes_of_which_one_is_background():
-    metric, known = (metrics.MeanIoU(n, include_background=False) for n in (None, 2))
-    for one in (metric, known):
-        one.persistent(True)
+    metric, known_size = (metrics.MeanIoU(n, include_background=False) for n in (None, 2))
+    for metric_ in (metric, known_size):
+        metric_.persistent(True)
     other = metrics.MeanIoU(include_background=False)
     metric.update(*masks(2, 2, 4, 4))
     other.load_state_dict(metric.state_dict())
-    for one in (other, known, metric):
-        one.update(*masks(2, 2, 4, 4))
-    torch.testing.assert_close(metric.compute(), known.compute())
-    torch.testing.assert_close(other.compute(), known.compute())
+    for metric_ in (other, known_size, metric):
+        metric_.update(*masks(2, 2, 4, 4))
+    torch.testing.assert_close(metric.compute(), known_size.compute())
+    torch.testing.assert_close(other.compute(), known_size.compute())
 
 
 def test_masks_that_do_not_fit():

@@ -81,10 +81,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("given_", "words"), WRONG)
-def test_what_is_no_document_is_refused(given_: Any, words: str):
+@pytest.mark.parametrize(("arguments", "words"), WRONG)
+def test_what_is_no_document_is_refused(arguments: Any, words: str):
     with pytest.raises(ValueError, match=words):
-        metrics.RetrievalRecall().update(*given_)
+        metrics.RetrievalRecall().update(*arguments)
 
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [

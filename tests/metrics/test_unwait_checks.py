@@ -105,7 +105,7 @@ def test_checks_can_be_off() -> None:
     metrics[1].compute()
 
 
-def test_forward_tells_when_it_has_arrived(seen: Any) -> None:
+def test_forward_tells_when_it_has_arrived(emulation: Any) -> None:
     metric = MeanMetric(nan_strategy="error").to("cuda")
     unwait(metric)
     value = torch.tensor([1.0, NAN]).to("cuda")

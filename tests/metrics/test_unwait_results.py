@@ -92,7 +92,7 @@ def test_many_columns_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None
 
 @settings(max_examples=80, deadline=None)
 @given(
-    made=st.sampled_from(FIXED),
+    points=st.sampled_from(FIXED),
     task=st.sampled_from(["binary", "binary", "multiclass", "multilabel"]),
     least=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
     thresholds=st.sampled_from([None, 5, [0.0, 0.5, 1.0]]),
@@ -101,10 +101,10 @@ def test_many_columns_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None
     seed=st.integers(0, 1000),
 )
 def test_points_of_curves(
-    made: Any, task: str, least: float, thresholds: Any, ties: bool, n: int, seed: int
+    points: Any, task: str, least: float, thresholds: Any, ties: bool, n: int, seed: int
 ) -> None:
     g = torch.Generator().manual_seed(seed)
-    cls, name = made
+    cls, name = points
     shape = (n,) if task == "binary" else (n, 3)
     high, form = (3, (n,)) if task == "multiclass" else (2, shape)
     batch = scores_of(g, shape, ties), torch.randint(high, form, generator=g)
@@ -122,7 +122,7 @@ def test_a_precision_that_is_not_defined(least: float, scores: list[float]) -> N
 
 @settings(max_examples=40, deadline=None)
 @given(
-    made=st.sampled_from(
+    points=st.sampled_from(
         [
             lambda t: tc.MulticlassEER(3, thresholds=t),
             lambda t: tc.MulticlassLogAUC(3, thresholds=t, fpr_range=(0.05, 0.6), average="macro"),
@@ -133,10 +133,10 @@ def test_a_precision_that_is_not_defined(least: float, scores: list[float]) -> N
     n=st.integers(3, 30),
     seed=st.integers(0, 1000),
 )
-def test_errors_and_log_areas(made: Any, thresholds: int | None, n: int, seed: int) -> None:
+def test_errors_and_log_areas(points: Any, thresholds: int | None, n: int, seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
     assert_same_unwaited(
-        lambda: made(thresholds), (scores_of(g, (n, 3), False), torch.randint(3, (n,), generator=g))
+        lambda: points(thresholds), (scores_of(g, (n, 3), False), torch.randint(3, (n,), generator=g))
     )
 
 

@@ -17,14 +17,14 @@ pytestmark = QUIET
 
 
 @pytest.mark.parametrize("cls", [Unchecked, Weighted, Doubled])
-def test_subclasses_of_aggregators_do_not_wait(cls: Any, seen: Any) -> None:
+def test_subclasses_of_aggregators_do_not_wait(cls: Any, emulation: Any) -> None:
     both = [cls().to("cuda") for _ in range(2)]
     unwait(both[1])
     for metric in both:
-        before = seen.waits
+        before = emulation.waits
         metric.update(torch.tensor([1.0, 2.0]).to("cuda"))
         metric.update(3.0)
-        waits = seen.waits - before
+        waits = emulation.waits - before
     assert waits <= 1, "the tensor that the test itself places"
     assert_same(both[0].compute().cpu(), both[1].compute().cpu())
 

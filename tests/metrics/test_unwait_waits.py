@@ -16,9 +16,9 @@ pytestmark = QUIET
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not any(slow in name for slow in SLOW)])
-def test_same_values_and_no_more_waits(name: str, seen: Any) -> None:
-    before, result, value = counted(CASES[name], seen, lambda metric: None)
-    after, unwaited_result, unwaited_value = counted(CASES[name], seen, unwait)
+def test_same_values_and_no_more_waits(name: str, emulation: Any) -> None:
+    before, result, value = counted(CASES[name], emulation, lambda metric: None)
+    after, unwaited_result, unwaited_value = counted(CASES[name], emulation, unwait)
     assert_same(value, unwaited_value)
     assert all(a <= b for a, b in zip(after, before, strict=True))
     assert sum(after) + unwaited_result <= sum(before) + result
@@ -35,7 +35,7 @@ LEFT = ("Fairness", "GroupStatRates", "RankingAverage", "GeneralizedDice")
 
 
 @pytest.mark.parametrize("name", [n for n in COMMON if not any(left in n for left in LEFT)])
-def test_common_updates_do_not_wait(name: str, seen: Any) -> None:
+def test_common_updates_do_not_wait(name: str, emulation: Any) -> None:
     case = CASES[name]
     metric = case.build().to("cuda")
     unwait(metric)
@@ -44,18 +44,18 @@ def test_common_updates_do_not_wait(name: str, seen: Any) -> None:
     cuts_rows = "ignore_index" in name and (keeps_lists or "Hinge" in name) and "Multilabel" not in name
     for step in range(2):
         batch = case.batch(WAITS.Make(step, "cuda"))
-        before = seen.waits
+        before = emulation.waits
         metric.update(*batch)
-        assert seen.waits - before <= (1 if cuts_rows else 0)
+        assert emulation.waits - before <= (1 if cuts_rows else 0)
 
 
-def test_later_delivery_never_waits(seen: Any) -> None:
+def test_later_delivery_never_waits(emulation: Any) -> None:
     metrics = MetricCollection({"mean": MeanMetric(), "accuracy": tc.MulticlassAccuracy(5)}).to("cuda")
     for metric in metrics.values():
         unwait(metric, checks="later")
     make = WAITS.Make(0, "cuda")
     value, logits, target = make.real(8), make.real(8, 5), make.label(5, 8)
-    before = seen.waits
+    before = emulation.waits
     metrics["mean"].update(value)
     metrics["mean"](value, 2.0)
     metrics["accuracy"].update(logits, target)
@@ -63,33 +63,33 @@ def test_later_delivery_never_waits(seen: Any) -> None:
     for metric in metrics.values():
         metric.compute()
         metric.reset()
-    assert seen.waits == before
+    assert emulation.waits == before
 
 
-def test_forward_does_not_wait_with_checks_on(seen: Any) -> None:
+def test_forward_does_not_wait_with_checks_on(emulation: Any) -> None:
     metric = tc.MulticlassAccuracy(5).to("cuda")
     unwait(metric)
     make = WAITS.Make(0, "cuda")
     logits, target = make.real(8, 5), make.label(5, 8)
-    before = seen.waits
+    before = emulation.waits
     metric(logits, target)
     metric(logits, target)
-    assert seen.waits == before
+    assert emulation.waits == before
     metric.compute()
 
 
-def test_a_collection_reads_its_checks_once_and_groups_once(seen: Any) -> None:
+def test_a_collection_reads_its_checks_once_and_groups_once(emulation: Any) -> None:
     metrics = WAITS.collection().to("cuda")
     unwait(metrics)
     make = WAITS.Make(0, "cuda")
     inputs = [(make.real(8, 5), make.label(5, 8)) for _ in range(2)]
-    before = seen.waits
+    before = emulation.waits
     metrics.update(*inputs[0])
-    assert seen.waits - before == 1
+    assert emulation.waits - before == 1
     metrics.update(*inputs[1])
-    assert seen.waits - before == 1
+    assert emulation.waits - before == 1
     metrics.compute()
-    assert seen.waits - before == 2
+    assert emulation.waits - before == 2
     reference = WAITS.collection().to("cuda")
     reference.update(*inputs[0])
     assert reference.compute_groups == metrics.compute_groups

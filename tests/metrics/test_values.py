@@ -166,9 +166,9 @@ def test_disabled_checks_keep_the_weights():
 
 def test_the_caller_keeps_the_tensor():
     for metric in (metrics.MeanMetric(nan_strategy=0.0), metrics.SumMetric(nan_strategy=0.0)):
-        given_ = torch.tensor([1.0, float("nan")])
-        metric.update(given_)
-        assert given_.isnan().tolist() == [False, True]
+        values = torch.tensor([1.0, float("nan")])
+        metric.update(values)
+        assert values.isnan().tolist() == [False, True]
 
 
 def test_logits_can_be_told_from_probabilities():

@@ -16,7 +16,7 @@ CAPABILITIES = [(7, 0), (7, 5), (8, 0), (9, 0), (10, 0)]
 SIZES = [0, 1, 4096, 65_536, 65_537, 131_072, 131_073, 8 << 20]
 
 
-def asked(to_device: bool, memory: str, size: int, non_blocking: bool, strided: bool) -> list[tuple]:
+def table_row(to_device: bool, memory: str, size: int, non_blocking: bool, strided: bool) -> list[tuple]:
     """The calls that the host makes: copies with the memory that the driver sees, and synchronizations."""
     if size == 0:
         return []
@@ -45,7 +45,7 @@ def test_who_waits(capability):
     memories = ["pageable", "pinned", "managed", "unknown"]
     for case in itertools.product([True, False], memories, SIZES, [True, False], [True, False]):
         to_device, memory, size, non_blocking, strided = case
-        each = [holds(call, capability) for call in asked(*case)]
+        each = [holds(call, capability) for call in table_row(*case)]
         expected = True if True in each else None if None in each else False
         copy = Copy(
             to_device=to_device, memory=memory, nbytes=size, non_blocking=non_blocking, strided=strided
@@ -65,8 +65,8 @@ def test_a_gpu_that_is_not_known_is_one_that_was_not_measured():
 
 def lies_as(host: torch.Tensor, device: torch.Tensor) -> bool:
     """Whether both sides have their elements at the same distances from their first, without holes."""
-    here, there = (places(one) for one in (host, device))
-    return bool(torch.equal(here, there)) and sorted(here.tolist()) == list(range(here.numel()))
+    here, device_places = (places(tensor) for tensor in (host, device))
+    return bool(torch.equal(here, device_places)) and sorted(here.tolist()) == list(range(here.numel()))
 
 
 def places(tensor: torch.Tensor) -> torch.Tensor:

@@ -142,9 +142,9 @@ class TestSessions:
         recorder.alloc("x", 1 << 20)
         recorder.free("x")
         run = json.loads(memory.encode([recorder.run()]))["runs"][0]
-        made = document("session")
-        made["session"]["memory"] = [run]
-        return made
+        saved = document("session")
+        saved["session"]["memory"] = [run]
+        return saved
 
     @pytest.mark.parametrize(
         ("field", "value"), [("size", [2**63, 0]), ("ident", [0, 0, 0]), ("place", []), ("action", [99, 1])]
@@ -170,10 +170,10 @@ class TestSessions:
         ],
     )
     def test_their_programme_refers_to_what_is_in_it(self, programme):
-        made = document("session")
-        made["session"]["programme"] = programme
+        saved = document("session")
+        saved["session"]["programme"] = programme
         with pytest.raises(UnreadableInput, match="damaged session"):
-            session.decode(json.dumps(made).encode())
+            session.decode(json.dumps(saved).encode())
 
 
 def test_times_that_overflow_are_refused():

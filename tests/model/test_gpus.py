@@ -91,7 +91,7 @@ def test_a_card_has_a_little_less_than_its_box_says() -> None:
         gib = card.total_memory / 2**30
         box = min(
             (8, 10, 12, 16, 24, 32, 40, 48, 64, 80, 96, 141, 192, 256, 288),
-            key=lambda one: abs(one - gib),
+            key=lambda size: abs(size - gib),
         )
         assert gib < box
         assert 0.9 * box < gib  # the B200 has 180 of 192, the H200 141 of 144

@@ -42,8 +42,11 @@ def data(name: str) -> bytes:
 def with_new_fields(value: Any) -> Any:
     """`value` with a field in every object that nobody knows."""
     if isinstance(value, dict):
-        return {"of_a_later_version": [{"x": 1}], **{key: with_new_fields(one) for key, one in value.items()}}
-    return [with_new_fields(one) for one in value] if isinstance(value, list) else value
+        return {
+            "of_a_later_version": [{"x": 1}],
+            **{key: with_new_fields(item) for key, item in value.items()},
+        }
+    return [with_new_fields(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -70,10 +73,10 @@ def test_a_loaders_report_in_json_is_read_as_what_was_saved_is(tmp_path, capsys)
 
 @pytest.mark.parametrize("name", READERS)
 def test_fields_of_later_versions_are_passed_over(name):
-    known = json.loads(data(name))
-    added = with_new_fields(known)
+    fields = json.loads(data(name))
+    added = with_new_fields(fields)
     if name in ("memory", "loader"):  # tables whose keys are names that the file itself gives
-        added = {"of_a_later_version": 1, **known}
+        added = {"of_a_later_version": 1, **fields}
     assert READERS[name](json.dumps(added).encode()) == READERS[name](data(name))
 
 

@@ -40,7 +40,7 @@ def test_count(value, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "noun", "told"),
+    ("text", "noun", "sentence"),
     [
         ("7 syncs in every step", "batch", "7 syncs in every batch"),
         ("no syncs in 10 training steps", "denoising step", "no syncs in 10 denoising steps"),
@@ -50,7 +50,7 @@ def test_count(value, text):
         ("10 steady steps", "iteration", "10 iterations"),
     ],
 )  # fmt: skip
-def test_steps_are_called_what_they_are(text, noun, told):
-    assert rename_steps(text, noun) == told
-    assert rename_steps(told, noun) == told
+def test_steps_are_called_what_they_are(text, noun, sentence):
+    assert rename_steps(text, noun) == sentence
+    assert rename_steps(sentence, noun) == sentence
     assert rename_steps(text, "step") == text

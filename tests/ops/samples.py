@@ -53,7 +53,7 @@ class Sample:
     ours: Callable[[Inputs], Any]
     theirs: Callable[[Inputs], Any]
     waits: int
-    cut: Callable[[Any], Any] = lambda found: found
+    cut: Callable[[Any], Any] = lambda output: output
 
 
 def _front(bounded: Any) -> Any:

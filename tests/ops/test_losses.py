@@ -78,16 +78,16 @@ def classes_second(logits: Tensor) -> Tensor:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    given=labelled(),
+    selection=labelled(),
     reduction=REDUCTIONS,
     weighted=st.booleans(),
     smoothing=st.sampled_from([0.0, 0.2]),
     how=st.sampled_from(["mask", "one label", "labels", "uint8"]),
 )
 def test_cross_entropy_of_the_selection(
-    given: tuple[Masked, Tensor, Tensor], reduction: str, weighted: bool, smoothing: float, how: str
+    selection: tuple[Masked, Tensor, Tensor], reduction: str, weighted: bool, smoothing: float, how: str
 ) -> None:
-    drawn, labels, weight = given
+    drawn, labels, weight = selection
     options: dict[str, Any] = {"reduction": reduction, "weight": weight if weighted else None}
     x, y = leaf(drawn.poisoned), leaf(drawn.x)
     chosen = F.cross_entropy(y[drawn.mask], labels[drawn.mask], label_smoothing=smoothing, **options)
@@ -107,7 +107,7 @@ def test_cross_entropy_of_the_selection(
         actual = ops.nll_loss(classes_second(x), labels, **options)
         wanted = scattered(
             F.nll_loss(
-                y[drawn.mask], given[1][drawn.mask], weight if weighted else None, reduction=reduction
+                y[drawn.mask], selection[1][drawn.mask], weight if weighted else None, reduction=reduction
             ),
             drawn.mask,
             reduction,
@@ -117,11 +117,13 @@ def test_cross_entropy_of_the_selection(
 
 
 @settings(max_examples=80, deadline=None)
-@given(given=labelled(), reduction=REDUCTIONS, weighted=st.booleans(), smoothing=st.sampled_from([0.0, 0.2]))
+@given(
+    selection=labelled(), reduction=REDUCTIONS, weighted=st.booleans(), smoothing=st.sampled_from([0.0, 0.2])
+)
 def test_cross_entropy_with_probabilities(
-    given: tuple[Masked, Tensor, Tensor], reduction: str, weighted: bool, smoothing: float
+    selection: tuple[Masked, Tensor, Tensor], reduction: str, weighted: bool, smoothing: float
 ) -> None:
-    drawn, _, weight = given
+    drawn, _, weight = selection
     options: dict[str, Any] = {
         "reduction": reduction,
         "weight": weight if weighted else None,

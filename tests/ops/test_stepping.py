@@ -49,16 +49,16 @@ def assert_same(a: Any, b: Any) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_as_an_if_around_the_step(seen: Any, name: str, pattern: str) -> None:
+def test_as_an_if_around_the_step(emulation: Any, name: str, pattern: str) -> None:
     ours, theirs = model(), model()
     mine, reference = OPTIMIZERS[name](ours.parameters()), OPTIMIZERS[name](theirs.parameters())
     for step, taken in enumerate(PATTERNS[pattern]):
         backward(ours, step, bad=taken == "0")
         backward(theirs, step)
         had_state = any(value for value in mine.state.values()) or name in ("sgd", "sgd, fused, no momentum")
-        before = seen.waits
+        before = emulation.waits
         ops.step_if(mine, torch.full((), taken == "1", device="cuda"))
-        assert seen.waits - before <= (0 if had_state else 1), seen.session.sites
+        assert emulation.waits - before <= (0 if had_state else 1), emulation.session.sites
         if taken == "1":
             reference.step()
         assert_same(ours.state_dict(), theirs.state_dict())
@@ -67,15 +67,15 @@ def test_as_an_if_around_the_step(seen: Any, name: str, pattern: str) -> None:
         assert_same({k: v for k, v in mine_state.items() if v}, {k: v for k, v in their_state.items() if v})
 
 
-def test_only_finite_gradients_step(seen: Any) -> None:
+def test_only_finite_gradients_step(emulation: Any) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for step, bad in enumerate([False, True, False, True]):
         backward(net, step, bad)
         kept = state(net, optimizer)
-        before = seen.waits
+        before = emulation.waits
         taken = ops.step_if_finite(optimizer)
-        assert seen.waits == before, seen.session.sites
+        assert emulation.waits == before, emulation.session.sites
         assert bool(taken) == (not bad)
         if bad:
             assert_same(state(net, optimizer), kept)
@@ -100,14 +100,16 @@ AS_THEY_COME: dict[str, Callable[..., Optimizer]] = {
     )
 }
 if hasattr(torch.optim, "Muon"):  # since torch 2.9
-    AS_THEY_COME["Muon"] = lambda p, lr: torch.optim.Muon([one for one in p if one.dim() == 2], lr)
+    AS_THEY_COME["Muon"] = lambda p, lr: torch.optim.Muon(
+        [parameter for parameter in p if parameter.dim() == 2], lr
+    )
 STATE_MADE = {"ASGD": 2}
 """Numbers that an optimizer itself copies to the device where it makes its state."""
 
 
 @pytest.mark.parametrize("steps_before", [0, 2])
 @pytest.mark.parametrize("name", sorted(AS_THEY_COME))
-def test_optimizers_as_they_come(seen: Any, name: str, steps_before: int) -> None:
+def test_optimizers_as_they_come(emulation: Any, name: str, steps_before: int) -> None:
     """A count of steps on the host moves to the device, and a skipped step leaves no trace in the others."""
     ours, theirs = model(), model()
     mine, reference = (AS_THEY_COME[name](net.parameters(), lr=0.1) for net in (ours, theirs))
@@ -118,9 +120,9 @@ def test_optimizers_as_they_come(seen: Any, name: str, steps_before: int) -> Non
             mine.step()
         else:
             first = not any(len(value) > 0 for value in mine.state.values())
-            before = seen.waits
+            before = emulation.waits
             ops.step_if(mine, torch.full((), taken == "1", device="cuda"))
-            assert seen.waits - before <= first * (1 + STATE_MADE.get(name, 0)), seen.session.sites
+            assert emulation.waits - before <= first * (1 + STATE_MADE.get(name, 0)), emulation.session.sites
         if taken == "1":
             reference.step()
         torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-5, atol=1e-6)
@@ -138,7 +140,7 @@ class Counting(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_what_cannot_be_taken_back_is_refused(seen: Any) -> None:
+def test_what_cannot_be_taken_back_is_refused(emulation: Any) -> None:
     net = model()
     backward(net, 0)
     decaying = torch.optim.Adagrad(net.parameters(), 0.1, lr_decay=0.5)
@@ -151,7 +153,7 @@ def test_what_cannot_be_taken_back_is_refused(seen: Any) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_step_that_needs_a_closure_is_refused(seen: Any, device: str) -> None:
+def test_a_step_that_needs_a_closure_is_refused(emulation: Any, device: str) -> None:
     weight = nn.Parameter(torch.ones(2, device=device))
     with pytest.raises(
         UsageError, match=r"LBFGS evaluates a closure .*`if condition: optimizer.step\(closure\)`$"
@@ -171,7 +173,7 @@ def test_on_the_cpu_it_is_an_if() -> None:
         ops.step_if(optimizer, torch.ones(2))
 
 
-def test_a_skipped_step_leaves_the_attributes_of_a_scaler_alone(seen: Any) -> None:
+def test_a_skipped_step_leaves_the_attributes_of_a_scaler_alone(emulation: Any) -> None:
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), 0.1, fused=True)
     backward(net, 0)
@@ -183,15 +185,15 @@ def test_a_skipped_step_leaves_the_attributes_of_a_scaler_alone(seen: Any) -> No
 
 @pytest.mark.parametrize("bad", [None, torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_all_finite(seen: Any, bad: float | None, device: str) -> None:
+def test_all_finite(emulation: Any, bad: float | None, device: str) -> None:
     tensors = [torch.full((2, 2), 6e4, device=device, dtype=torch.float16), torch.zeros(0, device=device)]
     tensors.append(torch.full((3,), 3e38, device=device))
     if bad is not None:
         tensors[2][1] = bad
-    before = seen.waits
+    before = emulation.waits
     result = ops.all_finite(tensors)
     each = [ops.all_finite(tensor) for tensor in tensors]
-    assert seen.waits == before
+    assert emulation.waits == before
     assert bool(result) == (bad is None)
     assert [bool(answer) for answer in each] == [True, True, bad is None]
 
@@ -202,13 +204,13 @@ def test_nothing_is_finite() -> None:
 
 
 @pytest.mark.parametrize("bad", [False, True])
-def test_clipping(seen: Any, bad: bool) -> None:
+def test_clipping(emulation: Any, bad: bool) -> None:
     ours, theirs = model(), model()
     backward(ours, 1, bad)
     backward(theirs, 1, bad)
-    before = seen.waits
+    before = emulation.waits
     norm = ops.clip_grad_norm_(ours.parameters(), 0.5, nonfinite="zero")
-    assert seen.waits == before
+    assert emulation.waits == before
     wanted = nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
     assert_same(norm, wanted)
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):

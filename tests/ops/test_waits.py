@@ -10,13 +10,13 @@ from ops.samples import SAMPLES, Inputs, Sample, gradients
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
-def test_nothing_waits_and_the_original_does(sample: Sample, seen: Any) -> None:
+def test_nothing_waits_and_the_original_does(sample: Sample, emulation: Any) -> None:
     inputs = Inputs(0, "cuda")
-    before = seen.waits
+    before = emulation.waits
     gradients(inputs, sample.ours(inputs))
-    assert seen.waits == before, seen.session.sites
+    assert emulation.waits == before, emulation.session.sites
     gradients(inputs, sample.theirs(inputs))
-    waited = seen.waits - before
+    waited = emulation.waits - before
     assert waited == sample.waits or (sample.waits < 0 < waited), waited
 
 

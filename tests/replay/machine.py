@@ -61,9 +61,9 @@ class Machine:
     def _host(self, step: Step, _: bool) -> None:
         self.now += step.length
 
-    def _begin(self, stream: int, asked: float, length: float) -> float:
+    def _begin(self, stream: int, requested: float, length: float) -> float:
         after = self.free[stream] + GAP if self.free[stream] else 0
-        begin = max(asked + LAUNCH, after)
+        begin = max(requested + LAUNCH, after)
         self.free[stream] = begin + length
         self.starts[stream].append(begin)
         return begin

@@ -25,12 +25,12 @@ def test_calls_return_when_the_table_says(real, name):
         call = links.call[row]
         if work.start[row] - host.start[call] < QUEUED:
             continue
-        told = call_blocks(
+        blocks = call_blocks(
             "pageable", bool(links.copies.to_device[row]), int(work.bytes[row]), PROFILES[name]
         )
-        counter[told] += 1
-        if told is False:
+        counter[blocks] += 1
+        if blocks is False:
             assert host.end[call] <= work.start[row]
-        elif told:
+        elif blocks:
             assert host.end[call] > work.start[row]
     assert counter[True] + counter[False]

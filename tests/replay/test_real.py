@@ -35,20 +35,20 @@ def priced(replay_model: ReplayModel) -> GroupPrices[str]:
     "ending", ["d242", "faff", "c14b", "41e7", "eeda", "5c94", "fa7b", "26e8", "8d5b", "776d", "cec1", "7ad4"]
 )
 def test_the_unchanged_replay_meets_the_profile(real: Real, ending: str) -> None:
-    found = model(real(ending))
-    fidelity = measure_fidelity(found)
+    replayed_model = model(real(ending))
+    fidelity = measure_fidelity(replayed_model)
     assert fidelity.trusted, fidelity.reason
     assert abs(fidelity.span_error) < 0.005
     assert fidelity.drift < 0.01
     assert fidelity.explained > 0.95
     assert fidelity.wait_error < 0.1
-    assert found.program.edges_cut <= 1
+    assert replayed_model.program.edges_cut <= 1
 
 
 @pytest.mark.parametrize("ending", ["d242", "c14b", "eeda", "26e8", "faff"])
 def test_prices_of_real_profiles_keep_the_laws(real: Real, ending: str) -> None:
-    found = model(real(ending))
-    all_prices = priced(found)
+    replayed_model = model(real(ending))
+    all_prices = priced(replayed_model)
     for price in all_prices.each.values():
         assert 0 <= price.alone <= min(price.blocked, all_prices.all)
         assert 0 <= price.last <= all_prices.all

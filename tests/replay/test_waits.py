@@ -9,7 +9,7 @@ from gapless.replay.waits import WaitKind, WaitTable, find_waits
 from gapless.trace.timeline import Timeline
 
 
-def found(trace: Trace) -> tuple[Timeline, WaitTable]:
+def waits_of(trace: Trace) -> tuple[Timeline, WaitTable]:
     timeline = trace.timeline()
     return timeline, find_waits(timeline)
 
@@ -24,7 +24,7 @@ def test_a_pageable_copy_and_the_synchronize_after_it_are_one_wait(dialect: str)
     trace.launch("gemm", 0, kernel=(10, 100))
     trace.copy("DtoH (Device -> Pageable)", 20, 100, copy=(111, 2), bytes=4)
     trace.wait(122, 4)
-    timeline, table = found(trace)
+    timeline, table = waits_of(trace)
     assert len(table) == 1
     assert table.kind[0] == WaitKind.COPY
     assert call_names(timeline, table) == ["cudaMemcpyAsync"]
@@ -39,7 +39,7 @@ def test_a_small_copy_to_the_device_leaves_waiting_to_its_synchronize() -> None:
     trace.launch("gemm", 0, kernel=(10, 100))
     trace.copy("HtoD (Pageable -> Device)", 20, 6, copy=(111, 2), bytes=64)
     trace.wait(28, 90)
-    _, table = found(trace)
+    _, table = waits_of(trace)
     assert table.blocked.tolist() == [90_000]
     assert table.blocks.tolist() == [False]
 
@@ -47,7 +47,7 @@ def test_a_small_copy_to_the_device_leaves_waiting_to_its_synchronize() -> None:
 def test_a_large_copy_blocks_by_itself() -> None:
     trace = Trace()
     trace.copy("HtoD (Pageable -> Device)", 0, 900, copy=(10, 900), bytes=1 << 20)
-    _, table = found(trace)
+    _, table = waits_of(trace)
     assert table.kind.tolist() == [WaitKind.COPY]
     assert table.sync.tolist() == [-1]
     assert table.blocked.tolist() == [900_000]
@@ -56,14 +56,14 @@ def test_a_large_copy_blocks_by_itself() -> None:
 def test_a_pinned_copy_does_not_wait() -> None:
     trace = Trace()
     trace.copy("DtoH (Device -> Pinned)", 0, 6, copy=(10, 900), bytes=1 << 20)
-    assert len(found(trace)[1]) == 0
+    assert len(waits_of(trace)[1]) == 0
 
 
 def test_amd_copies_with_the_stream_wait() -> None:
     trace = Trace(vendor="amd")
     trace.launch("gemm", 0, kernel=(10, 100))
     trace.copy("DtoH (Device -> Host)", 20, 110, copy=(112, 4), bytes=4)
-    timeline, table = found(trace)
+    timeline, table = waits_of(trace)
     assert call_names(timeline, table) == ["hipMemcpyWithStream"]
     assert table.work.tolist() == [1]
 
@@ -76,7 +76,7 @@ def test_a_synchronize_waits_for_the_last_work_of_its_stream() -> None:
     trace.launch("more", 200, kernel=(520, 50), stream=9)
     trace.wait(300, 4)
     trace.wait(310, 270, stream=False)
-    timeline, table = found(trace)
+    timeline, table = waits_of(trace)
     assert [timeline.names[timeline.work.name[row]] for row in table.work] == [
         "Memcpy DtoH (Device -> Pinned)",
         "more",
@@ -91,7 +91,7 @@ def test_an_event_waits_for_what_was_recorded() -> None:
     trace.launch("second", 30, kernel=(111, 400))
     number = trace.call("cudaEventSynchronize", 40, 75)
     trace.sync("Event Sync", 40, 75, correlation=number, on_stream=7, record=record)
-    timeline, table = found(trace)
+    timeline, table = waits_of(trace)
     assert table.kind.tolist() == [WaitKind.EVENT]
     assert timeline.names[timeline.work.name[table.work[0]]] == "first"
 
@@ -102,7 +102,7 @@ def test_freeing_waits_only_where_it_is_seen_to() -> None:
     trace.call("cudaFree", 20, 1000)
     trace.launch("gemm", 2000, kernel=(2010, 1000))
     trace.call("cudaMalloc", 2020, 400)
-    timeline, table = found(trace)
+    timeline, table = waits_of(trace)
     assert call_names(timeline, table) == ["cudaFree"]
     assert table.kind.tolist() == [WaitKind.MEMORY]
 
@@ -110,7 +110,7 @@ def test_freeing_waits_only_where_it_is_seen_to() -> None:
 def test_without_device_work_nothing_is_known_of_what_is_waited_for() -> None:
     trace = Trace()
     trace.wait(0, 10)
-    _, table = found(trace)
+    _, table = waits_of(trace)
     assert table.work.tolist() == [-1]
 
 
@@ -119,5 +119,5 @@ def test_a_second_synchronize_is_a_wait_of_its_own() -> None:
     trace.copy("DtoH (Device -> Pageable)", 20, 100, copy=(111, 2), bytes=4)
     trace.wait(122, 4)
     trace.wait(128, 4)
-    _, table = found(trace)
+    _, table = waits_of(trace)
     assert table.kind.tolist() == [WaitKind.COPY, WaitKind.STREAM]

@@ -53,12 +53,12 @@ def communicating(ms: float, *series: Collectives, **more: object) -> Profile:
 
 
 class TestExposedCommunication:
-    def one(self, some: Profile) -> Hit:
+    def single_hit(self, some: Profile) -> Hit:
         (hit,) = find_hits("GAP601", some)
         return hit
 
     def test_what_is_seen_is_told(self) -> None:
-        hit = self.one(communicating(20, in_each_step("all_reduce", [10, 15], [3_000_000, 5_000_000])))
+        hit = self.single_hit(communicating(20, in_each_step("all_reduce", [10, 15], [3_000_000, 5_000_000])))
         assert hit.evidence[:2] == (
             "the GPU does nothing but communicate for 20 ms of each 100 ms step, 20 %",
             "per step: 2 all_reduce of 8 million elements in all, 25 ms",
@@ -80,7 +80,7 @@ class TestExposedCommunication:
 
     def test_at_many_places_it_is_of_the_whole(self) -> None:
         costs = [cost("communication", 30, site(f"c10d::{name}"), steps=6) for name in "abcd"]
-        hit = self.one(profile(*costs))
+        hit = self.single_hit(profile(*costs))
         assert hit.site is None
         assert hit.idle == 120 * MS
 
@@ -100,13 +100,13 @@ class TestExposedCommunication:
         ids=lambda value: value.name if isinstance(value, Collectives) else "",
     )
     def test_the_remedy_is_for_what_takes_longest(self, series: Collectives, words: str) -> None:
-        hit = self.one(communicating(20, in_each_step("broadcast", [0.1]), series))
+        hit = self.single_hit(communicating(20, in_each_step("broadcast", [0.1]), series))
         assert words in hit.remedy
 
     def test_the_longest_three_are_listed(self) -> None:
         names = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv")
         some = [in_each_step(name, [9 - at], group="7") for at, name in enumerate(names)]
-        assert self.one(communicating(20, *some)).evidence[1] == (
+        assert self.single_hit(communicating(20, *some)).evidence[1] == (
             "per step: 1 all_reduce in group 7, 9 ms; 1 all_gather in group 7, 8 ms; "
             "1 reduce_scatter in group 7, 7 ms; 2 other kinds"
         )
@@ -115,7 +115,7 @@ class TestExposedCommunication:
         """The same size takes 2 ms once and 20 ms otherwise: that is no transfer."""
         series = in_each_step("all_reduce", [20], [1000])
         series = change(series, length=(2 * MS, *series.length[1:]))
-        hit = self.one(communicating(17, series))
+        hit = self.single_hit(communicating(17, series))
         assert hit.evidence[2].startswith(
             "15 ms of these 17 ms exceed the fastest run of the same collectives"
         )
@@ -123,7 +123,7 @@ class TestExposedCommunication:
 
     def test_one_collective_of_a_size_says_nothing_about_waiting(self) -> None:
         sizes = in_each_step("all_reduce", [2, 20, 5], [10, 1000, 77], count=2)
-        hit = self.one(
+        hit = self.single_hit(
             profile(cost("communication", 54, site("x")), marked=steps(100, 100), collectives=(sizes,))
         )
         assert "arrive late" not in hit.remedy
@@ -131,7 +131,7 @@ class TestExposedCommunication:
 
     def test_beside_other_ranks_waiting_is_told_from_transfer(self) -> None:
         sizes = in_each_step("all_reduce", [2, 20, 5], [10, 1000, 77], count=2)
-        hit = self.one(
+        hit = self.single_hit(
             profile(cost("communication", 54, site("x")), marked=steps(100, 100), collectives=(sizes,))
         )
         ranks = compare_ranks(simulated(slow={2: lambda step, number: 3 * MS}, noise=0))
@@ -145,8 +145,8 @@ class TestExposedCommunication:
 
     def test_without_costs_the_split_tells(self) -> None:
         some = Profile(steps=steps(100, 100), idle=60 * MS, split=Split(communication=50 * MS))
-        assert self.one(some).idle == 50 * MS
-        assert "50 ms" not in self.one(some).evidence[0]
+        assert self.single_hit(some).idle == 50 * MS
+        assert "50 ms" not in self.single_hit(some).evidence[0]
 
 
 def across(profiles: Sequence[Profile]) -> list[Hit]:

@@ -23,8 +23,8 @@ from gapless.render.text import render
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    with Emulator() as one:
-        yield one
+    with Emulator() as running:
+        yield running
 
 
 def test_a_wrapper_around_a_tensor_method(emulator, monkeypatch):
@@ -65,13 +65,13 @@ def test_a_wrapper_around_a_function_runs_once(emulator, monkeypatch):
     ids=["zeros_like", "empty_like", "full_like", "new_zeros"],
 )
 def test_what_is_made_like_a_host_tensor_stays_on_the_host(emulator, like):
-    made = like(torch.tensor([0, 1])).zero_()
+    result = like(torch.tensor([0, 1])).zero_()
     x = torch.ones(3, device="cuda")
-    x[made]
+    x[result]
     assert [site.detail for site in emulator.session().sites] == ["index"]
-    assert made.device.type == "cpu"
+    assert result.device.type == "cpu"
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
-        x[:2] + made
+        x[:2] + result
 
 
 def test_stacking_what_lies_on_two_devices(emulator):
@@ -88,9 +88,9 @@ def test_explicit_waits_are_the_users_own(emulator):
     torch.ones(1, device="cuda")
     torch.cuda.synchronize()
     torch.cuda.current_stream().synchronize()
-    found = report(emulator.session()).findings
-    assert [one.code for one in found] == ["GAP130", "GAP131"]
-    assert not any("torch waits here" in one.remedy for one in found)
+    findings = report(emulator.session()).findings
+    assert [finding.code for finding in findings] == ["GAP130", "GAP131"]
+    assert not any("torch waits here" in finding.remedy for finding in findings)
 
 
 def test_a_script_that_fails_before_it_uses_the_gpu(emulator):

@@ -12,7 +12,7 @@ from kernel_cases.fla.names import UNIT, op
 
 def _delta(x: Any) -> torch.Tensor:
     """The delta rule, one token after the other."""
-    q, k, v, beta = (one.float() for one in (x.q, x.k, x.v, x.beta))
+    q, k, v, beta = (tensor.float() for tensor in (x.q, x.k, x.v, x.beta))
     state = torch.zeros(q.shape[0], q.shape[2], q.shape[3], v.shape[3])
     out = []
     for t in range(q.shape[1]):
@@ -38,8 +38,8 @@ def _dplr(x: Any) -> torch.Tensor:
     state = torch.zeros(x.q.shape[0], x.q.shape[2], x.q.shape[3], x.v.shape[3])
     out = []
     for t in range(x.q.shape[1]):
-        seen = torch.einsum("bhk,bhkv->bhv", x.a[:, t], state)
-        state = state * x.g[:, t].exp()[..., None] + torch.einsum("bhk,bhv->bhkv", x.b[:, t], seen)
+        read = torch.einsum("bhk,bhkv->bhv", x.a[:, t], state)
+        state = state * x.g[:, t].exp()[..., None] + torch.einsum("bhk,bhv->bhkv", x.b[:, t], read)
         state = state + torch.einsum("bhk,bhv->bhkv", x.k[:, t], x.v[:, t])
         out.append(torch.einsum("bhk,bhkv->bhv", x.q[:, t] * x.scale, state))
     return torch.stack(out, 1)

@@ -41,9 +41,9 @@ def _angles() -> torch.Tensor:
 
 
 def _rotated(x: Any) -> torch.Tensor:
-    one, two = x.x.chunk(2, -1)
+    first, two = x.x.chunk(2, -1)
     cos, sin = x.c[None, :, None], x.s[None, :, None]
-    return torch.cat((one * cos - two * sin, one * sin + two * cos), -1)
+    return torch.cat((first * cos - two * sin, first * sin + two * cos), -1)
 
 
 def _convolved(x: Any) -> torch.Tensor:

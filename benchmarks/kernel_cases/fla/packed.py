@@ -17,10 +17,10 @@ ENDS = (0, 30, 80)
 
 
 def _run(case: Case, x: Any) -> Any:
-    asked = Modules.__call__
+    call_module = Modules.__call__
 
     def with_ends(modules: Modules, name: str) -> Any:
-        return partial(asked(modules, name), cu_seqlens=x.ends)
+        return partial(call_module(modules, name), cu_seqlens=x.ends)
 
     with mock.patch.object(Modules, "__call__", with_ends):
         return case.run(x)

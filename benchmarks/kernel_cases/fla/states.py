@@ -51,7 +51,7 @@ def _backward_summary(x: Any) -> torch.Tensor:
     """What a part of a sequence does to the gradient of the state after it: ``[H, K, V + K]``."""
     summary = torch.cat((torch.zeros(2, 32, 32), torch.eye(32).expand(2, 32, 32)), -1)
     for at in (64, 0):
-        q, k, w, d, v = (heads(one[:, at : at + 64])[0] for one in (x.q, x.k, x.w, x.d, x.v))
+        q, k, w, d, v = (heads(tensor[:, at : at + 64])[0] for tensor in (x.q, x.k, x.w, x.d, x.v))
         values = k @ summary + torch.nn.functional.pad(v, (0, 32))
         direct = torch.nn.functional.pad(0.25 * q.transpose(1, 2) @ d, (0, 32))
         summary = summary + direct - w.transpose(1, 2) @ values
@@ -59,9 +59,9 @@ def _backward_summary(x: Any) -> torch.Tensor:
 
 
 def _summarized(x: Any) -> torch.Tensor:
-    found = torch.empty(2, 32, 64, device=x.q.device)
-    op("cp.chunk_bwd.chunk_cp_bwd_dh")(x.q, x.k, x.w, x.d, x.v, found, scale=0.25)
-    return found
+    states = torch.empty(2, 32, 64, device=x.q.device)
+    op("cp.chunk_bwd.chunk_cp_bwd_dh")(x.q, x.k, x.w, x.d, x.v, states, scale=0.25)
+    return states
 
 
 def _split(x: Any) -> torch.Tensor:
@@ -96,9 +96,9 @@ def _two_parts(x: Any) -> torch.Tensor:
     """Log-linear attention of 40 tokens, and of the rest after their state."""
     run = op("log_linear_attn.chunk_log_linear_attn")
     names = ("q", "k", "v", "g", "levels")
-    one, state = run(*(getattr(x, name)[:, :40].contiguous() for name in names), output_final_state=True)
+    out, state = run(*(getattr(x, name)[:, :40].contiguous() for name in names), output_final_state=True)
     two, _ = run(*(getattr(x, name)[:, 40:].contiguous() for name in names), initial_state=state)
-    return torch.cat((one, two), 1)
+    return torch.cat((out, two), 1)
 
 
 CASES = [

@@ -21,7 +21,7 @@ def _solved(m: Tensor) -> Tensor:
 
 def _weights_backward(x: Any) -> tuple[Tensor, ...]:
     """Gradients of ``w = A (beta k 2^g)`` and ``u = A (beta v)``, by autograd; `dg` in natural units."""
-    k, v, beta, g = (one.detach().requires_grad_() for one in (x.k, x.v, x.beta, x.g))
+    k, v, beta, g = (tensor.detach().requires_grad_() for tensor in (x.k, x.v, x.beta, x.g))
     m = (torch.linalg.inv(heads(x.a)) - torch.eye(64)).tril(-1).requires_grad_()
     a = _solved(m)
     w = torch.einsum("bqhs,bshk->bqhk", a, k * beta[..., None] * g.exp2())
@@ -34,7 +34,7 @@ def _states_backward(x: Any) -> tuple[Tensor, Tensor]:
     """Gradients of the states after every 64 tokens, and of the values."""
     state, states, values = torch.zeros(2, 2, 32, 32), [], []
     for at in reversed(range(0, x.q.shape[1], 64)):
-        q, k, w, d, v = (heads(one[:, at : at + 64]) for one in (x.q, x.k, x.w, x.d, x.v))
+        q, k, w, d, v = (heads(tensor[:, at : at + 64]) for tensor in (x.q, x.k, x.w, x.d, x.v))
         g = heads(x.g[:, at : at + 64])[..., None]
         states.append(state)
         values.append(heads(v + k @ state * (g[..., -1:, :] - g).exp2()))

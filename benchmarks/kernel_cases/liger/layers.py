@@ -24,8 +24,8 @@ def _rope(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
     cos, sin = _angles(x)
 
     def turned(value: torch.Tensor) -> torch.Tensor:
-        one, two = value.chunk(2, -1)
-        return value * cos + torch.cat((-two, one), -1) * sin
+        first, two = value.chunk(2, -1)
+        return value * cos + torch.cat((-two, first), -1) * sin
 
     return turned(x.q), turned(x.k)
 
@@ -73,8 +73,8 @@ def _experts(x: Any) -> torch.Tensor:
     for expert in range(x.up.shape[0]):
         token, place = (x.top == expert).nonzero(as_tuple=True)
         gate, up = (x.x[token] @ x.up[expert].T).chunk(2, -1)
-        made = (F.silu(gate) * up) @ x.down[expert].T
-        out = out.index_add(0, token, made * x.weights[token, place][:, None])
+        expert_out = (F.silu(gate) * up) @ x.down[expert].T
+        out = out.index_add(0, token, expert_out * x.weights[token, place][:, None])
     return out
 
 
@@ -106,8 +106,8 @@ def _mrope(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
     cos, sin = picked(x.cos), picked(x.sin)
 
     def turned(value: torch.Tensor) -> torch.Tensor:
-        one, two = value.chunk(2, -1)
-        return value * cos + torch.cat((-two, one), -1) * sin
+        first, two = value.chunk(2, -1)
+        return value * cos + torch.cat((-two, first), -1) * sin
 
     return turned(x.q), turned(x.k)
 
@@ -296,9 +296,9 @@ CASES = [
         "q=BTHK k=BTHK",
         lambda x: tuple(
             torch.view_as_real(
-                torch.view_as_complex(one.unflatten(-1, (-1, 2)).contiguous()) * x.f[None, :, None]
+                torch.view_as_complex(tensor.unflatten(-1, (-1, 2)).contiguous()) * x.f[None, :, None]
             ).flatten(-2)
-            for one in (x.q, x.k)
+            for tensor in (x.q, x.k)
         ),
         fixed={"f": lambda: torch.polar(torch.ones(80, 16), _cos_sin()[0, :, :16])},
     ),

@@ -12,10 +12,10 @@ from kernel_cases.liger.names import call
 
 
 def _labels(size: int = 160, count: int = 64, ignored: bool = True) -> torch.Tensor:
-    found = torch.randint(0, count, (size,))
+    labels = torch.randint(0, count, (size,))
     if ignored:
-        found[::7] = -100
-    return found
+        labels[::7] = -100
+    return labels
 
 
 def _cross_entropy(x: Any, **more: Any) -> torch.Tensor:

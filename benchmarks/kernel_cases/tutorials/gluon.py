@@ -45,8 +45,8 @@ def turned_kernel(x, y, rows, cols, BLOCK: gl.constexpr):
     count = gl.cdiv(rows, BLOCK)
     for step in range(count):
         after = (step + 1) * BLOCK + row
-        there = (after[:, None] < rows) & (col[None, :] < cols)
-        copy(tiles.index((step + 1) % 2), x + after[:, None] * cols + col[None, :], mask=there)
+        inside = (after[:, None] < rows) & (col[None, :] < cols)
+        copy(tiles.index((step + 1) % 2), x + after[:, None] * cols + col[None, :], mask=inside)
         async_copy.commit_group()
         async_copy.wait_group(1)
         barrier()
@@ -99,8 +99,8 @@ def product_kernel(a, b, c, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.conste
 def product(x: Any) -> torch.Tensor:
     out = torch.empty(x.a.shape[0], x.b.shape[1], device=x.a.device, dtype=torch.float16)
     described = [
-        TensorDescriptor.from_tensor(one, block, gl.NVMMASharedLayout.get_default_for(block, gl.float16))
-        for one, block in ((x.a, [64, 32]), (x.b, [32, 64]), (out, [64, 64]))
+        TensorDescriptor.from_tensor(tensor, block, gl.NVMMASharedLayout.get_default_for(block, gl.float16))
+        for tensor, block in ((x.a, [64, 32]), (x.b, [32, 64]), (out, [64, 64]))
     ]
     product_kernel[(2, 2)](*described, x.a.shape[1], BM=64, BN=64, BK=32)
     return out

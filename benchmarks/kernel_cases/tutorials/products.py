@@ -156,8 +156,8 @@ def grouped(x: Any) -> tuple[torch.Tensor, ...]:
     sizes = (16, 24, 32)
     a = [x.a[:n, :n].contiguous() for n in sizes]
     b = [x.b[:n, :n].contiguous() for n in sizes]
-    c = [torch.empty_like(one) for one in a]
-    tables = [torch.tensor([one.data_ptr() for one in some], device=device) for some in (a, b, c)]
+    c = [torch.empty_like(tensor) for tensor in a]
+    tables = [torch.tensor([tensor.data_ptr() for tensor in some], device=device) for some in (a, b, c)]
     grouped_kernel[(1,)](*tables, torch.tensor(sizes, device=device, dtype=torch.int32), 3, BLOCK=32)
     return tuple(c)
 

@@ -49,20 +49,20 @@ def norm_backward_kernel(
     at = tl.arange(0, BLOCK)
     mask = at < columns
     value = tl.load(x + row * stride + at, mask=mask, other=0.0)
-    given = tl.load(dy + row * stride + at, mask=mask, other=0.0)
+    gradient = tl.load(dy + row * stride + at, mask=mask, other=0.0)
     weight = tl.load(w + at, mask=mask, other=0.0)
     inverse = tl.load(rstd + row)
     hat = value * inverse
-    wdy = weight * given
+    wdy = weight * gradient
     shared = tl.sum(hat * wdy, axis=0) / columns
     tl.store(dx + row * stride + at, (wdy - hat * shared) * inverse, mask=mask)
     place = row % GROUP
     count = lock + GROUP + place
-    partial = given * hat
+    partial = gradient * hat
     while tl.atomic_cas(lock + place, 0, 1) == 1:
         pass
-    seen = tl.load(count)
-    if seen == 0:
+    counter = tl.load(count)
+    if counter == 0:
         tl.atomic_xchg(count, 1)
     else:
         partial += tl.load(dw + place * columns + at, mask=mask)

@@ -36,12 +36,12 @@ def train(width: int, steps: int, batch: int = 8) -> list[float]:
 
 
 def losses(dry: bool | None, **sizes: int) -> tuple[list[float], list[Switch]]:
-    seen: list[Switch] = []
-    with Emulator(dry=dry, on_switch=seen.append) as emulator:
-        found = train(**sizes)
-    assert emulator.session().environment.dry is bool(seen or dry)
-    assert emulator.session().switch == (seen[0] if seen else None)
-    return found, seen
+    switches: list[Switch] = []
+    with Emulator(dry=dry, on_switch=switches.append) as emulator:
+        losses_seen = train(**sizes)
+    assert emulator.session().environment.dry is bool(switches or dry)
+    assert emulator.session().switch == (switches[0] if switches else None)
+    return losses_seen, switches
 
 
 def test_what_is_quickly_computed_is_computed_bit_for_bit() -> None:
@@ -72,11 +72,11 @@ def test_many_between_two_steps_are_enough_until_the_second_one(monkeypatch: pyt
 def test_what_the_script_computes_on_the_host_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "MAX_OPERATOR_SECONDS", 1e-6)
     monkeypatch.setattr(budget, "MAX_STEP_SECONDS", 1e-6)
-    seen: list[Switch] = []
+    switches: list[Switch] = []
     data = torch.ones(300, 300)
-    with Emulator(dry=None, on_switch=seen.append):
+    with Emulator(dry=None, on_switch=switches.append):
         assert (data @ data).sum().item() == 300**3
-        assert not seen
+        assert not switches
 
 
 def _draw(results: Any) -> None:
@@ -109,5 +109,5 @@ def test_a_forked_child_computes_what_it_hands_on(dry: bool | None, monkeypatch:
     ],
 )  # fmt: skip
 def test_operations_are_those_of_the_definition(base: str, args: Any, expected: float) -> None:
-    given = [one for one in args if isinstance(one, torch.Tensor)]
-    assert count_operations(base, args, given) == expected
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    assert count_operations(base, args, tensors) == expected

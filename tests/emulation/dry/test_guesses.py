@@ -132,9 +132,9 @@ def test_numbers_lie_within_bounds_and_near_their_means(name):
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_numbers_are_valid(name):
-    real, made = WHOLE[name](drawn("cpu")), WHOLE[name](nothing())
-    guess = current().core.values.record_of(made)
-    assert made.dtype == real.dtype
+    real, guessed = WHOLE[name](drawn("cpu")), WHOLE[name](nothing())
+    guess = current().core.values.record_of(guessed)
+    assert guessed.dtype == real.dtype
     assert guess.low <= real.min()
     assert real.max() <= guess.high
     assert guess.low >= 0
@@ -161,11 +161,11 @@ def test_counts_add_up_to_what_was_counted(name):
 def test_a_part_of_counts_and_weighted_ones_add_up_to_no_known_number():
     which = nothing().argmax(-1)
     counts = torch.bincount(which, minlength=WIDTH)
-    known = current().core.values.record_of
-    assert known(counts[:3].clone()).total is None
-    assert known(counts[:3].sum()).total is None
-    assert known(counts * 2).total is None
-    assert known(torch.bincount(which, torch.rand(ROWS, device="cuda"))).total is None
+    record_of = current().core.values.record_of
+    assert record_of(counts[:3].clone()).total is None
+    assert record_of(counts[:3].sum()).total is None
+    assert record_of(counts * 2).total is None
+    assert record_of(torch.bincount(which, torch.rand(ROWS, device="cuda"))).total is None
 
 
 @pytest.mark.parametrize("name", DECISIONS)
@@ -176,16 +176,16 @@ def test_decisions_are_those_of_real_values(name):
 
 
 def test_a_rule_that_fails_or_gives_nonsense_leaves_what_is_true_of_the_type(monkeypatch):
-    def asked(dtype):
+    def result_of(dtype):
         return guesses.guess_result(
             OperatorResult("square", (None,), dtype, 0, 1.0, lambda _: None, lambda *_: False)
         )
 
-    for wrong in (lambda made: 1 / 0, lambda made: Guess(math.nan), lambda made: Guess(math.inf)):
+    for wrong in (lambda record: 1 / 0, lambda record: Guess(math.nan), lambda record: Guess(math.inf)):
         monkeypatch.setitem(guesses.RULES, "square", wrong)
-        assert asked(torch.float32) is anything("square", torch.float32)
-    monkeypatch.setitem(guesses.RULES, "square", lambda made: Guess(7.0))
-    assert asked(torch.bool) is anything("square", torch.bool)
+        assert result_of(torch.float32) is anything("square", torch.float32)
+    monkeypatch.setitem(guesses.RULES, "square", lambda record: Guess(7.0))
+    assert result_of(torch.bool) is anything("square", torch.bool)
 
 
 def test_chances_follow_from_means_spreads_and_bounds():

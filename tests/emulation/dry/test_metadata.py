@@ -59,8 +59,8 @@ def test_images_with_channels_last_keep_them_so_through_a_convolution(side, whos
                 image = image.to(memory_format=torch.channels_last)
             if whose in ("weight", "both"):
                 weight = weight.to(memory_format=torch.channels_last)
-            made = torch.conv2d(image.requires_grad_(), weight.requires_grad_(), padding=side // 2)
-            results = [made, *torch.autograd.grad(made.sum(), [image, weight])]
+            output = torch.conv2d(image.requires_grad_(), weight.requires_grad_(), padding=side // 2)
+            results = [output, *torch.autograd.grad(output.sum(), [image, weight])]
         # Dimensions of one element lie anywhere.
         return [
             tuple(by for size, by in zip(result.shape, result.stride(), strict=True) if size > 1)

@@ -50,7 +50,7 @@ def test_training_waits_and_allocates_as_with_values():
     assert dry_scale == scale  # no overflow was computed, and none was assumed
     assert dry_loss == pytest.approx(loss, rel=0.3)
     assert 0 < norm < 10
-    lines = [[(site.operator, site.line.line) for site in one.session.sites] for one in (plain, emulation)]
+    lines = [[(site.operator, site.line.line) for site in run.session.sites] for run in (plain, emulation)]
     assert lines[0] == lines[1]
     assert [e.waits for e in plain.session.events] == [e.waits for e in emulation.session.events]
 
@@ -58,38 +58,38 @@ def test_training_waits_and_allocates_as_with_values():
 def test_what_was_assumed_is_saved_with_the_session(tmp_path):
     with gapless.emulate(dry=True) as emulation:
         train()
-    made = {assumption.made_by: assumption for assumption in emulation.session.assumptions}
-    assert any(name.startswith("isfinite") for name in made)
+    by_author = {assumption.made_by: assumption for assumption in emulation.session.assumptions}
+    assert any(name.startswith("isfinite") for name in by_author)
     emulation.save(tmp_path / "run.gapless.json")
     restored = sessions.load(tmp_path / "run.gapless.json")
     assert restored.assumptions == emulation.session.assumptions
     assert restored.environment.dry
-    found = gapless.report(restored)
-    assert {assumption.kind for assumption in found.assumptions} == {
+    restored_report = gapless.report(restored)
+    assert {assumption.kind for assumption in restored_report.assumptions} == {
         "bool"
     }  # the loss and the norm decide nothing
-    assert "are assumed" in " ".join(found.verdict.not_seen)
-    assert any(table.title.startswith("Assumed") for table in found.tables)
+    assert "are assumed" in " ".join(restored_report.verdict.not_seen)
+    assert any(table.title.startswith("Assumed") for table in restored_report.tables)
 
 
 def test_the_same_run_is_told_the_same():
-    told = []
+    sentences = []
     for _ in range(2):
         with gapless.emulate(dry=True):
-            told.append((train()[1:], unknown(64, 64).cpu().sum().item()))
-    assert told[0] == told[1]
+            sentences.append((train()[1:], unknown(64, 64).cpu().sum().item()))
+    assert sentences[0] == sentences[1]
 
 
 def test_losses_get_smaller_and_one_value_is_read_as_one(dry):
     logits = unknown(64, 1000)
     target = torch.randint(0, 1000, (64,), device=CUDA)
-    seen = []
+    losses = []
     for _ in range(5):
         loss = functional.cross_entropy(logits, target)
-        seen.append(loss.item())
-        assert loss.item() == seen[-1]
-    assert seen == sorted(seen, reverse=True)
-    assert all(value > 0 for value in seen)
+        losses.append(loss.item())
+        assert loss.item() == losses[-1]
+    assert losses == sorted(losses, reverse=True)
+    assert all(value > 0 for value in losses)
 
 
 def test_small_tensors_have_their_values(dry):
@@ -120,19 +120,19 @@ def test_tensors_may_be_larger_than_the_machine(dry):
 
 @pytest.mark.parametrize("how", ["in place", "out=", "view", "part"])
 def test_what_is_written_from_nothing_has_no_values(dry, how):
-    known, nothing = torch.ones(8, 8, device=CUDA), unknown(8, 8)
+    ones, nothing = torch.ones(8, 8, device=CUDA), unknown(8, 8)
     if how == "in place":
-        known.add_(nothing)
+        ones.add_(nothing)
     elif how == "out=":
-        torch.mul(nothing, 2, out=known)
+        torch.mul(nothing, 2, out=ones)
     elif how == "view":
-        known.view(-1)[:] = nothing.view(-1)
+        ones.view(-1)[:] = nothing.view(-1)
     else:
-        known[3] = nothing[3]
-    assert current().core.values.record_of(known) is not None
-    known.fill_(3.0)
-    assert current().core.values.record_of(known) is None
-    assert known.sum().item() == 192
+        ones[3] = nothing[3]
+    assert current().core.values.record_of(ones) is not None
+    ones.fill_(3.0)
+    assert current().core.values.record_of(ones) is None
+    assert ones.sum().item() == 192
 
 
 def test_errors_about_shapes_are_those_of_torch(dry):
@@ -148,12 +148,12 @@ def test_transforms_and_hooks_run(dry):
     x = torch.randn(16, 64, device=CUDA)
     gradient = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weight, x)
     assert gradient.shape == (16, 64, 64)
-    seen = []
+    calls = []
     leaf = unknown(64, 64).requires_grad_()
-    leaf.register_hook(lambda g: seen.append(g.shape))
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(tuple(t.shape)) or t, lambda t: t):
+    leaf.register_hook(lambda g: calls.append(g.shape))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: calls.append(tuple(t.shape)) or t, lambda t: t):
         (leaf * leaf).sum().backward()
-    assert seen == [(64, 64), (64, 64), leaf.shape]
+    assert calls == [(64, 64), (64, 64), leaf.shape]
     assert leaf.grad.stride() == leaf.stride()
 
 
@@ -306,8 +306,8 @@ def test_fake_tensors_pass_untouched(dry):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        made = torch.randn(4096, 4096, device=CUDA)
-        assert type(made @ made).__name__ == "FakeTensor"
+        fake = torch.randn(4096, 4096, device=CUDA)
+        assert type(fake @ fake).__name__ == "FakeTensor"
 
 
 def test_nothing_is_left_behind_when_the_run_is_over():
@@ -387,9 +387,9 @@ def test_memory_that_nothing_was_written_to_is_the_same_in_each_run(dry):
         first = (8,) if make is torch.empty else (torch.ones(8, device=CUDA),)
         more = [(8,)] if make is torch.Tensor.new_empty else []
         kept = [make(*first, *more, **({"device": CUDA} if make is torch.empty else {})) for _ in range(20)]
-        assert all(one.tolist() == [0.0] * 8 for one in kept)
-        for one in kept:
-            one.fill_(7.0)  # the next one may get its memory
+        assert all(tensor.tolist() == [0.0] * 8 for tensor in kept)
+        for tensor in kept:
+            tensor.fill_(7.0)  # the next one may get its memory
 
 
 def test_data_read_into_large_memory_is_data(dry, tmp_path):
@@ -407,8 +407,8 @@ def test_data_read_into_large_memory_is_data(dry, tmp_path):
 
 def test_calls_that_are_not_told_without_values_keep_nothing_alive(dry):
     """What such a call said is remembered, and not the frames and tensors of who made it."""
-    there = torch.randint(0, 500, (2, 3000), device="cuda")
-    factor = torch.sparse_coo_tensor(there, torch.ones(3000, device="cuda"), (500, 500))
+    numbers = torch.randint(0, 500, (2, 3000), device="cuda")
+    factor = torch.sparse_coo_tensor(numbers, torch.ones(3000, device="cuda"), (500, 500))
     weight = torch.randn(500, 64, device="cuda").requires_grad_()
     used = []
     for _ in range(4):

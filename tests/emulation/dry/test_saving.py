@@ -69,8 +69,8 @@ def _saved_as_safetensors(tensor):
 def test_zeros_are_written_whatever_is_in_memory_that_has_no_values(dry, saved):
     tensors = [_dirty((1 << 20) + more) for more in (5, 0)]
     loaded = [saved(tensor) for tensor in tensors]
-    assert [one.shape for one in loaded] == [one.shape for one in tensors]
-    assert not any(one.view(torch.uint8).any() for one in loaded)
+    assert [tensor.shape for tensor in loaded] == [tensor.shape for tensor in tensors]
+    assert not any(tensor.view(torch.uint8).any() for tensor in loaded)
     assert any("wrote zeros" in note for note in dry.session.notes)
     assert all(
         ctypes.string_at(tensor.data_ptr(), 4) == b"\xff" * 4 for tensor in tensors

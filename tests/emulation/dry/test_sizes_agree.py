@@ -148,9 +148,9 @@ def test_lengths_add_up_to_packed_rows():
     assert padded.shape[1] == lengths.max().item()
     layer = nn.LSTM(WIDTH, 8, batch_first=True).to(CUDA)
     rows = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-    out, seen = nn.utils.rnn.pad_packed_sequence(layer(rows)[0], batch_first=True)
+    out, lengths_seen = nn.utils.rnn.pad_packed_sequence(layer(rows)[0], batch_first=True)
     assert out.shape[1] == lengths.max().item()
-    assert seen.tolist() == lengths.tolist()
+    assert lengths_seen.tolist() == lengths.tolist()
 
 
 def test_nested_tensors_are_as_long_as_their_parts():

@@ -24,21 +24,21 @@ def warned(entry, sample, device, unknown=False):
     def put(tensor):
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        made = tensor.detach().clone().to(device)
-        if unknown and made.is_floating_point() and made.dim():  # what has no dimension is known
-            current().core.values.mark(made, anything("draw", made.dtype))
-        return made.requires_grad_(made.is_floating_point())
+        placed = tensor.detach().clone().to(device)
+        if unknown and placed.is_floating_point() and placed.dim():  # what has no dimension is known
+            current().core.values.mark(placed, anything("draw", placed.dtype))
+        return placed.requires_grad_(placed.is_floating_point())
 
-    given = sample.transform(put)
+    arguments = sample.transform(put)
     with warnings.catch_warnings(record=True) as emulation:
         warnings.simplefilter("always")
         try:
-            out = entry(given.input, *given.args, **given.kwargs)
+            out = entry(arguments.input, *arguments.args, **arguments.kwargs)
             if isinstance(out, torch.Tensor) and out.requires_grad and not out.is_complex():
                 out.sum().backward()
         except (AssertionError, RuntimeError, ValueError, TypeError):
             return None
-    return {str(one.message).splitlines()[0] for one in emulation}
+    return {str(warning.message).splitlines()[0] for warning in emulation}
 
 
 @pytest.fixture(autouse=True)
@@ -55,15 +55,16 @@ def test_operators_warn_of_what_they_warn_of_on_a_cpu(dry):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         samples = [
-            (one, next(iter(one.sample_inputs("cpu", torch.float32, requires_grad=True)))) for one in ENTRIES
+            (entry, next(iter(entry.sample_inputs("cpu", torch.float32, requires_grad=True))))
+            for entry in ENTRIES
         ]
     plain = [warned(entry, sample, "cpu") for entry, sample in samples]
     own = {}
     with gapless.emulate(dry=dry):
         for (entry, sample), said in zip(samples, plain, strict=True):
-            found = warned(entry, sample, CUDA, unknown=dry) if said is not None else None
-            if found and found - said:
-                own[entry.name] = found - said
+            messages = warned(entry, sample, CUDA, unknown=dry) if said is not None else None
+            if messages and messages - said:
+                own[entry.name] = messages - said
     assert not own
     assert sum(said is not None for said in plain) > 20
 

@@ -44,12 +44,12 @@ def test_every_metric_updates_and_computes_in_a_graph() -> None:
     uncounted: set[str] = set()
     with gapless.emulate() as emulation, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
-        for sample in {one.name: one for one in METRICS}.values():
-            given = [sample.data(seed, "cuda") for seed in range(2)]
-            if not list(trees.tensors(given[0])):
+        for sample in {metric.name: metric for metric in METRICS}.values():
+            batches = [sample.data(seed, "cuda") for seed in range(2)]
+            if not list(trees.tensors(batches[0])):
                 continue  # of words, which are counted on the CPU
             eager, metric = sample.make().to("cuda"), sample.make().to("cuda")
-            static = trees.map_tensors(given[0], torch.clone)
+            static = trees.map_tensors(batches[0], torch.clone)
             metric.update(*static)
             if not sample.may_wait:
                 metric.compute()
@@ -62,7 +62,7 @@ def test_every_metric_updates_and_computes_in_a_graph() -> None:
                 computed = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(computed):
                     result = metric.compute()
-            for batch in given:
+            for batch in batches:
                 copied(static, batch)
                 graph.replay()
                 eager.update(*batch)
@@ -82,12 +82,12 @@ def test_every_operation_runs_in_a_graph() -> None:
                 sample.ours(inputs)
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):
-                    found = sample.ours(inputs)
+                    output = sample.ours(inputs)
                 later = Inputs(1, "cuda")
                 for name, value in vars(inputs).items():
                     value.copy_(getattr(later, name))
                 graph.replay()
-                close(found, sample.ours(later))
+                close(output, sample.ours(later))
     assert emulation.session.graphs == ()
 
 

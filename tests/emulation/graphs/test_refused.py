@@ -136,12 +136,12 @@ def test_what_is_refused_and_what_is_not() -> None:
             case, before = Case(), len(emulation.session.graphs)
             with pytest.raises(RuntimeError) as raised:
                 case.capture(wrong)
-            told = [str(raised.value), str(raised.value.__context__)]
-            assert any(words in one for one in told), (name, told)
-            found = emulation.session.graphs[before:]
+            messages = [str(raised.value), str(raised.value.__context__)]
+            assert any(words in message for message in messages), (name, messages)
+            graphs = emulation.session.graphs[before:]
             if name != "adam":  # torch's own Python says it
-                assert [one.kind for one in found] == ["refused"], name
-                assert found[0].said.rstrip(".") in words, name
+                assert [graph.kind for graph in graphs] == ["refused"], name
+                assert graphs[0].said.rstrip(".") in words, name
             again, before = Case(), len(emulation.session.graphs)
             again.capture(right)
             again.graph.replay()
@@ -247,14 +247,14 @@ def test_leaves_whose_stream_nobody_knows() -> None:
 def test_graphed_callables_refuse_what_torch_refuses() -> None:
     x = torch.ones(2, 4)
     with gapless.emulate():
-        net, given = nn.Linear(4, 4).cuda(), (x.cuda(),)
+        net, inputs = nn.Linear(4, 4).cuda(), (x.cuda(),)
         with (
             torch.autocast("cuda"),
             pytest.raises(RuntimeError, match="does not support the autocast caching"),
         ):
-            torch.cuda.make_graphed_callables(net, given)
+            torch.cuda.make_graphed_callables(net, inputs)
         with pytest.raises(AssertionError, match="must contain only Tensors"):
-            torch.cuda.make_graphed_callables(net, (*given, 3))
+            torch.cuda.make_graphed_callables(net, (*inputs, 3))
         net.register_forward_hook(lambda *_: None)
         with pytest.raises(AssertionError, match="must not have hooks registered"):
-            torch.cuda.make_graphed_callables(net, given)
+            torch.cuda.make_graphed_callables(net, inputs)

@@ -62,33 +62,33 @@ class Training:
             self.scaler.update()
 
     def losses(self, captured: bool) -> list[float]:
-        found, given = [], batches()
+        values, inputs = [], batches()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for x, y in given[:3]:
+            for x, y in inputs[:3]:
                 self.x.copy_(x), self.y.copy_(y)
                 self.optimizer.zero_grad(set_to_none=True)
-                found.append(self.step().item())
+                values.append(self.step().item())
                 self.finish()
         torch.cuda.current_stream().wait_stream(side)
         if captured:
             graph = torch.cuda.CUDAGraph()
             self.optimizer.zero_grad(set_to_none=True)
-            before = [one.detach().clone() for one in self.net.state_dict().values()]
+            before = [tensor.detach().clone() for tensor in self.net.state_dict().values()]
             with torch.cuda.graph(graph):
                 loss = self.step()
             assert all(map(torch.equal, before, self.net.state_dict().values()))
-        for x, y in given[3:]:
+        for x, y in inputs[3:]:
             self.x.copy_(x), self.y.copy_(y)
             if captured:
                 graph.replay()
             else:
                 self.optimizer.zero_grad(set_to_none=True)
                 loss = self.step()
-            found.append(loss.item())
+            values.append(loss.item())
             self.finish()
-        return found
+        return values
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_a_whole_step_is_as_eager_steps_are(
 ) -> None:
     eager, replayed = kind[1]().losses(False), kind[1]().losses(True)
     assert replayed == eager
-    seen = emulator.session()
-    assert seen.graphs == seen.races == ()
+    recorded = emulator.session()
+    assert recorded.graphs == recorded.races == ()
     # The steps of replays are steps, that of the capture is none.
-    assert sum(mark.kind == "optimizer" for mark in seen.marks) == 16
+    assert sum(mark.kind == "optimizer" for mark in recorded.marks) == 16
 
 
 def test_parts_of_a_network_and_graphs_that_share_a_pool(emulator: Emulator) -> None:
@@ -122,7 +122,7 @@ def test_parts_of_a_network_and_graphs_that_share_a_pool(emulator: Emulator) -> 
             samples = ((torch.randn(16, 8, device="cuda"),), (torch.randn(16, 8).cuda().requires_grad_(),))
             parts = torch.cuda.make_graphed_callables(tuple(parts), samples)
         torch.manual_seed(5)
-        found = []
+        values = []
         for at, (x, y) in enumerate(batches()):
             optimizer.zero_grad(set_to_none=True)
             hidden = parts[0](x)
@@ -130,8 +130,8 @@ def test_parts_of_a_network_and_graphs_that_share_a_pool(emulator: Emulator) -> 
             loss = nn.functional.mse_loss(out, y)
             loss.backward()
             optimizer.step()
-            found.append(loss.item())
-        return found
+            values.append(loss.item())
+        return values
 
     assert losses(True) == losses(False)
     assert emulator.session().graphs == ()
@@ -145,11 +145,11 @@ def test_a_generator_goes_on_where_it_stands(emulator: Emulator) -> None:
     graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
         drawn = torch.rand(3, device="cuda", generator=generator)
-    found = []
+    draws = []
     for _ in range(3):
         graph.replay()
-        found.append(drawn.tolist())
-    assert [*found, torch.rand(3, device="cuda", generator=generator).tolist()] == expected
+        draws.append(drawn.tolist())
+    assert [*draws, torch.rand(3, device="cuda", generator=generator).tolist()] == expected
 
 
 def test_side_streams_fork_and_join(emulator: Emulator) -> None:
@@ -190,7 +190,7 @@ def test_copies_views_lists_and_views_of_outputs(emulator: Emulator) -> None:
     assert row.tolist() == [6, 8, 10]
     assert into[1].tolist() == [7, 9, 11]
     assert back.tolist() == summed.tolist() == [11, 12, 13]
-    assert turned.tolist() == [complex(one, one) for one in (11, 12, 13)]
+    assert turned.tolist() == [complex(number, number) for number in (11, 12, 13)]
 
 
 def test_a_replay_is_one_launch_with_its_kernels(emulator: Emulator) -> None:
@@ -202,7 +202,7 @@ def test_a_replay_is_one_launch_with_its_kernels(emulator: Emulator) -> None:
     before = programme.position
     graph.replay()
     added = programme.entries_since(before)
-    assert [(one.kind, one.name, one.graph) for one in added] == [
+    assert [(entry.kind, entry.name, entry.graph) for entry in added] == [
         ("graph", "cudaGraphLaunch", False),
         ("operator", "aten::mm", True),
         ("operator", "aten::relu", True),
@@ -248,14 +248,14 @@ def test_a_hook_sees_the_graph_while_its_nodes_are_there(emulator: Emulator, tmp
     if VERSION < (2, 14):
         pytest.skip(f"torch 2.{VERSION[1]} lacks hooks of graphs, which are there since 2.14")
     graph, x = torch.cuda.CUDAGraph(), torch.ones(2, device="cuda")
-    seen: list[str] = []
+    events: list[str] = []
     graph.register_capture_end_hook(torch.cuda.graphs.export_dot(str(tmp_path / "graph.dot")))
-    everywhere = torch.cuda.graphs.register_graph_capture_end_hook(lambda one: seen.append("captured"))
+    everywhere = torch.cuda.graphs.register_graph_capture_end_hook(lambda graph: events.append("captured"))
     with torch.cuda.graph(graph):
         x + 1
     everywhere.remove()
     assert "aten::add" in (tmp_path / "graph.dot").read_text()
-    assert seen == ["captured"]
+    assert events == ["captured"]
     with pytest.raises(RuntimeError, match="raw cudaGraph_t instance"):
         graph.debug_dump(str(tmp_path / "later.dot"))
     graph.replay()
@@ -269,19 +269,19 @@ def test_a_checkpoint_in_a_capture_draws_again_what_it_drew() -> None:
         graph, idle = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         with torch.cuda.graph(graph):
             idle.wait_stream(torch.cuda.current_stream())
-            out = checkpoint(lambda one: F.dropout(one * weight), x, use_reentrant=False)
+            out = checkpoint(lambda tensor: F.dropout(tensor * weight), x, use_reentrant=False)
             (gradient,) = torch.autograd.grad(out.sum(), weight)
-        found = []
+        draws = []
         for _ in range(3):
             graph.replay()
             assert torch.equal(out, gradient)
-            found.append(out.tolist())
-        assert len({tuple(one) for one in found}) == 3
+            draws.append(out.tolist())
+        assert len({tuple(draw) for draw in draws}) == 3
     assert emulation.session.graphs == ()
 
 
 def test_a_run_that_may_go_on_without_values_has_those_of_replays() -> None:
-    found = []
+    draws = []
     for dry in (False, None):
         with Emulator(dry=dry, on_switch=lambda switch: None):
             x, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
@@ -292,8 +292,8 @@ def test_a_run_that_may_go_on_without_values_has_those_of_replays() -> None:
             for step in range(3):
                 x.fill_(step)
                 graph.replay()
-            found.append((y.tolist(), total.tolist()))
-    assert found[0] == found[1] == ([4.0] * 4, [6.0] * 4)
+            draws.append((y.tolist(), total.tolist()))
+    assert draws[0] == draws[1] == ([4.0] * 4, [6.0] * 4)
 
 
 def test_an_output_beside_itself_is_none_that_was_kept() -> None:

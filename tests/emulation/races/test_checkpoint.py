@@ -56,4 +56,4 @@ def test_weights_that_are_updated_while_they_are_staged(
         monkeypatch.setattr(thread_order, limit, value)
     races = saved(tmp_path, waits=False)
     assert races
-    assert {one.kind for one in races} == {"unordered"}
+    assert {race.kind for race in races} == {"unordered"}

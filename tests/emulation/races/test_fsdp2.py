@@ -202,7 +202,9 @@ UNREACHED = {
 
 
 def modules() -> tuple[Any, ...]:
-    return tuple(importlib.import_module(f"torch.distributed.fsdp._fully_shard.{one}") for one in MODULES)
+    return tuple(
+        importlib.import_module(f"torch.distributed.fsdp._fully_shard.{module}") for module in MODULES
+    )
 
 
 def raced(scene: str, *gone: str) -> set[str]:

@@ -72,7 +72,8 @@ def moved() -> None:
 
 
 SCENES: dict[str, Callable[[], None]] = {
-    one.__name__: one for one in (readings, readings_of_several, polled, logged, prefetched, moved)
+    function.__name__: function
+    for function in (readings, readings_of_several, polled, logged, prefetched, moved)
 }
 
 

@@ -51,6 +51,10 @@ def test_pattern(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(thread_order, limit, value)
     findings_met = met(name)
     expected = {f"GAP{code}" for code in re.findall(r"_(8\d\d)", name)}
-    assert {one.code for one in findings_met} == expected, [one.evidence for one in findings_met]
+    assert {finding.code for finding in findings_met} == expected, [
+        finding.evidence for finding in findings_met
+    ]
     folder = Path(str(__file__)).parent
-    assert all(one.line is not None and Path(one.line.file).parent == folder for one in findings_met)
+    assert all(
+        finding.line is not None and Path(finding.line.file).parent == folder for finding in findings_met
+    )

@@ -25,7 +25,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """How long it was held still, each time; threads that were there before, pytest's own, do not count."""
     durations: list[float] = []
     real, before = threading.enumerate, {*threading.enumerate()} - {threading.current_thread()}
-    monkeypatch.setattr(threading, "enumerate", lambda: [one for one in real() if one not in before])
+    monkeypatch.setattr(threading, "enumerate", lambda: [thread for thread in real() if thread not in before])
     wait = thread_order.ThreadHolder._wait
 
     def timed(self: thread_order.ThreadHolder, end: float) -> None:

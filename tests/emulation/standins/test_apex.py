@@ -83,14 +83,14 @@ def lamb(
 def test_lamb_is_that_of_its_paper(decay: float, always: bool) -> None:
     torch.manual_seed(0)
     expected = [torch.randn(3, 4), torch.randn(5)]
-    params = [torch.nn.Parameter(one.clone()) for one in expected]
+    params = [torch.nn.Parameter(start.clone()) for start in expected]
     optimizer = optimizers.FusedLAMB(params, lr=0.1, weight_decay=decay, use_nvlamb=always)
     state: Any = {}
     for _ in range(3):
-        gradients = [torch.randn_like(one) for one in expected]
+        gradients = [torch.randn_like(tensor) for tensor in expected]
         lamb(expected, gradients, state, decay, always)
-        for one, gradient in zip(params, gradients, strict=True):
-            one.grad = gradient.clone()
+        for param, gradient in zip(params, gradients, strict=True):
+            param.grad = gradient.clone()
         optimizer.step()
     torch.testing.assert_close([parameter.detach() for parameter in params], expected)
 
@@ -106,7 +106,7 @@ def test_novograd_number_by_number(norm: int, inside: bool, averaged: bool, zero
     options = {"reg_inside_moment": inside, "grad_averaging": averaged, "init_zero": zero}
     optimizer = optimizers.FusedNovoGrad(params, lr=0.1, weight_decay=0.1, norm_type=norm, **options)
     expected = [value.double().flatten().tolist() for value in values]
-    momenta, norms = [[0.0] * len(one) for one in expected], [0.0, 0.0]
+    momenta, norms = [[0.0] * len(tensor) for tensor in expected], [0.0, 0.0]
     for step in range(1, 4):
         for at, param in enumerate(params):
             param.grad = torch.randn_like(param)
@@ -123,8 +123,8 @@ def test_novograd_number_by_number(norm: int, inside: bool, averaged: bool, zero
                 m /= 1 - 0.9**step
                 expected[at][i] -= 0.1 * (m if inside else m / unit + 0.1 * value)
         optimizer.step()
-    for param, one in zip(params, expected, strict=True):
-        torch.testing.assert_close(param.detach().double().flatten(), torch.tensor(one).double(), **LOOSE)
+    for param, start in zip(params, expected, strict=True):
+        torch.testing.assert_close(param.detach().double().flatten(), torch.tensor(start).double(), **LOOSE)
 
 
 def test_novograd_reads_the_norms_of_the_first_gradients(recorded: Any) -> None:
@@ -133,10 +133,13 @@ def test_novograd_reads_the_norms_of_the_first_gradients(recorded: Any) -> None:
     for waits in (3, 0):  # two norms read and put back together
         model(torch.rand(2, 4, device="cuda")).sum().backward()
         before = recorded.waits()
-        with recorded.launching() as found:
+        with recorded.launching() as launches:
             optimizer.step()
         assert recorded.waits() == before + waits
-    assert [one.name for one in found] == ["apex::multi_tensor_norm_out", "apex::multi_tensor_novograd"]
+    assert [launch.name for launch in launches] == [
+        "apex::multi_tensor_norm_out",
+        "apex::multi_tensor_novograd",
+    ]
     again = optimizers.FusedNovoGrad(model.parameters())
     again.load_state_dict(optimizer.state_dict())
     again.step()
@@ -153,7 +156,7 @@ def test_kernels_over_many_tensors() -> None:
     assert each.tolist() == [5, 12]
     out = [torch.empty(2), torch.empty(1)]
     kernels["multi_tensor_scale"](65536, stop, [lists, out], 0.5)
-    assert [one.tolist() for one in out] == [[1.5, 2.0], [6.0]]
+    assert [tensor.tolist() for tensor in out] == [[1.5, 2.0], [6.0]]
     kernels["multi_tensor_axpby"](65536, stop, [lists, lists, out], 2.0, -1.0)
     torch.testing.assert_close(out, lists)
     assert not stop.item()
@@ -168,10 +171,10 @@ def test_a_step_is_one_kernel_and_no_wait(recorded: Any) -> None:
     optimizer.step()
     model(torch.rand(2, 4, device="cuda")).sum().backward()
     before = recorded.waits()
-    with recorded.launching() as found:
+    with recorded.launching() as launches:
         optimizer.step()
-    assert [one.name for one in found] == ["apex::multi_tensor_adam"]
-    assert found[0].tensors == 8
+    assert [launch.name for launch in launches] == ["apex::multi_tensor_adam"]
+    assert launches[0].tensors == 8
     assert recorded.waits() == before
 
 
@@ -200,10 +203,12 @@ def test_norms_are_torchs(gradients: Callable[..., Any]) -> None:
 def test_norms_follow_autocast(recorded: Any) -> None:
     norm = norms.FusedLayerNorm(4).to("cuda")
     x = torch.rand(2, 4, device="cuda", requires_grad=True)
-    with torch.autocast("cuda", torch.bfloat16), recorded.launching() as found:
+    with torch.autocast("cuda", torch.bfloat16), recorded.launching() as launches:
         out = norm(x)
     assert out.dtype is torch.bfloat16
-    assert [one.name for one in found if one.name.startswith("apex")] == ["apex::layer_norm_forward"]
+    assert [launch.name for launch in launches if launch.name.startswith("apex")] == [
+        "apex::layer_norm_forward"
+    ]
     out.sum().backward()
     assert norm.weight.grad is not None
     assert norm.weight.grad.dtype is torch.float32

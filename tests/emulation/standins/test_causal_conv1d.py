@@ -52,7 +52,7 @@ def test_sequences_do_not_mix() -> None:
     x, weight, bias = torch.randn(1, 2, 7), torch.randn(2, 4), torch.randn(2)
     ids = torch.tensor([[0, 0, 0, 1, 1, 2, 2]], dtype=torch.int32)
     out = causal_conv1d_fn(x, weight, bias, ids, activation="silu")
-    parts = [reference(one, weight, bias) for one in x.split([3, 2, 2], -1)]
+    parts = [reference(sequence, weight, bias) for sequence in x.split([3, 2, 2], -1)]
     torch.testing.assert_close(out, torch.cat(parts, -1))
 
 
@@ -75,7 +75,7 @@ def test_it_is_one_kernel_each_way(recorded: Any) -> None:
     weight = torch.randn(2, 3, device="cuda")
     with recorded.launching() as launched:
         causal_conv1d_fn(x, weight).sum().backward()
-    ours = [one.name for one in launched if "causal" in one.name]
+    ours = [launch.name for launch in launched if "causal" in launch.name]
     assert ours == ["causal_conv1d::causal_conv1d_fwd", "causal_conv1d::causal_conv1d_bwd"]
     with pytest.raises(NotImplementedError):
         causal_conv1d_fn(x, weight, activation="gelu")

@@ -99,8 +99,8 @@ def looks(case: Callable[[], Any], dry: bool) -> list[Any]:
         out, leaves = case()
         first = next(trees.tensors(out))
         first.sum().backward()
-        found = [*trees.tensors(out), *(leaf.grad for leaf in leaves)]
-        shown = [(tuple(t.shape), t.stride(), t.dtype, str(t.device), t.requires_grad) for t in found]
+        tensors = [*trees.tensors(out), *(leaf.grad for leaf in leaves)]
+        shown = [(tuple(t.shape), t.stride(), t.dtype, str(t.device), t.requires_grad) for t in tensors]
         return [*shown, torch.cuda.max_memory_allocated()]
 
 
@@ -110,9 +110,9 @@ def test_results_look_as_with_values(number: int, monkeypatch: pytest.MonkeyPatc
     computed: list[str] = []
     body = launch.without_values
 
-    def seen(table: Any, name: str, shaped: Any, compute: Any, *rest: Any) -> Any:
+    def record_shapes(table: Any, name: str, shaped: Any, compute: Any, *rest: Any) -> Any:
         return body(table, name, shaped, lambda *args: computed.append(name) or compute(*args), *rest)
 
-    monkeypatch.setattr(launch, "without_values", seen)
+    monkeypatch.setattr(launch, "without_values", record_shapes)
     assert looks(CASES[number], True) == with_values
     assert not computed

@@ -73,12 +73,12 @@ def frame(line: int = 0, function: str = "f", library: str = "lib", file: str = 
 
 
 def test_functions_in_place_of_the_packages() -> None:
-    (one,) = read(HANDLED, "import amp_C")
-    assert (one.library, one.package) == ("lib", "apex")
-    assert one.functions == ("local_norm", "other", "slow_norm")
-    assert one.runs(frame(3, "local_norm", file="/x/site-packages/lib/local.py"))
-    assert not one.runs(frame(3, "local_norm", library="elsewhere", file="/y/b.py"))
-    assert not one.runs(frame(3, "total"))
+    (fallback,) = read(HANDLED, "import amp_C")
+    assert (fallback.library, fallback.package) == ("lib", "apex")
+    assert fallback.functions == ("local_norm", "other", "slow_norm")
+    assert fallback.runs(frame(3, "local_norm", file="/x/site-packages/lib/local.py"))
+    assert not fallback.runs(frame(3, "local_norm", library="elsewhere", file="/y/b.py"))
+    assert not fallback.runs(frame(3, "total"))
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_functions_in_place_of_the_packages() -> None:
 )
 def test_branches_on_what_the_handler_sets(code: str, runs: bool) -> None:
     text = HANDLED + BRANCHES
-    (one,) = read(text, "import amp_C")
+    (fallback,) = read(text, "import amp_C")
     rows = [n for n, row in enumerate(text.splitlines(), 1) if row.endswith(code)]
     assert rows
-    assert all(one.runs(frame(n)) is runs for n in rows)
+    assert all(fallback.runs(frame(n)) is runs for n in rows)
 
 
 def test_branches_on_the_answer_to_a_question() -> None:
-    (one,) = read(PROBED, "return find(")
-    assert one.lines == ((12, 12),)
+    (fallback,) = read(PROBED, "return find(")
+    assert fallback.lines == ((12, 12),)
 
 
 def test_nothing_where_the_source_does_not_show_it() -> None:

@@ -16,7 +16,9 @@ import torch
 import gapless
 from gapless.emulation.standins import finder
 
-PACKAGES = [one for name in sorted(finder.package_names()) if (one := finder.package_of(name)) is not None]
+PACKAGES = [
+    package for name in sorted(finder.package_names()) if (package := finder.package_of(name)) is not None
+]
 NAMES = [package.name for package in PACKAGES]
 DISTRIBUTIONS = {package.distribution for package in PACKAGES}
 
@@ -28,7 +30,7 @@ def test_libraries_find_what_they_ask_for() -> None:
             package = finder.package_of(name)
             assert package is not None
             if not finder.is_standin(importlib.import_module(name)):
-                continue  # the real one is installed here
+                continue  # the real package is installed here
             assert importlib.util.find_spec(name) is not None
             assert importlib.metadata.version(package.distribution) == package.version
             assert importlib.metadata.version(package.distribution.replace("-", "_")) == package.version
@@ -44,7 +46,7 @@ def test_libraries_find_what_they_ask_for() -> None:
 
 
 def test_asking_whether_they_are_installed_makes_none_of_their_classes() -> None:
-    """Libraries register all subclasses of torch's by name, and those of two packages have one name."""
+    """Libraries register all subclasses of torch's by name, and those of two packages have package name."""
     code = f"""
         import importlib.metadata
         import importlib.util
@@ -52,11 +54,11 @@ def test_asking_whether_they_are_installed_makes_none_of_their_classes() -> None
         import gapless
 
         with gapless.emulate("H100"):
-            there = {{one.metadata["Name"] for one in importlib.metadata.distributions()}}
+            there = {{package.metadata["Name"] for package in importlib.metadata.distributions()}}
             print(len(there & {DISTRIBUTIONS}))
             print(all(importlib.util.find_spec(name) for name in {NAMES}))
-            made = [*torch.nn.Module.__subclasses__(), *torch.optim.Optimizer.__subclasses__()]
-            print([one for one in made if one.__module__.startswith("gapless.emulation.standins.packages.")])
+            kinds = [*torch.nn.Module.__subclasses__(), *torch.optim.Optimizer.__subclasses__()]
+            print([k for k in kinds if k.__module__.startswith("gapless.emulation.standins.packages.")])
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
     assert done.stdout.splitlines() == [str(len(DISTRIBUTIONS)), "True", "[]"], done.stderr

@@ -45,22 +45,22 @@ def reference(
             own = h // (heads // k.shape[2])
             for i in range(queries):
                 at = i + keys - queries
-                seen = [
+                visible = [
                     j
                     for j in range(keys)
                     if (not causal or j <= at)
                     and (window[0] < 0 or j >= at - window[0])
                     and (window[1] < 0 or j <= at + window[1])
                 ]
-                if not seen:
+                if not visible:
                     continue
-                scores = (k[b, seen, own].double() @ q[b, i, h].double()) * (scale or width**-0.5)
+                scores = (k[b, visible, own].double() @ q[b, i, h].double()) * (scale or width**-0.5)
                 if softcap:
                     scores = softcap * torch.tanh(scores / softcap)
                 if slopes is not None:
                     slope = slopes[h] if slopes.dim() == 1 else slopes[b, h]
-                    scores = scores - slope * torch.tensor([abs(at - j) for j in seen])
-                out[b, i, h] = torch.softmax(scores, 0) @ v[b, seen, own].double()
+                    scores = scores - slope * torch.tensor([abs(at - j) for j in visible])
+                out[b, i, h] = torch.softmax(scores, 0) @ v[b, visible, own].double()
     return out
 
 
@@ -115,20 +115,20 @@ def test_attention_is_what_it_is_query_by_query(case: Any) -> None:
 @given(attentions())
 def test_gradients_are_those_of_the_reference(case: Any) -> None:
     q, k, v, rules = case
-    found, expected = [], []
+    ours, expected = [], []
     for function, into in (
-        (lambda *qkv: flash(*qkv, rules), found),
+        (lambda *qkv: flash(*qkv, rules), ours),
         (lambda *qkv: reference(*qkv, **rules).float(), expected),
     ):
-        leaves = [one.clone().requires_grad_() for one in (q, k, v)]
+        leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
         out = function(*leaves)
         if not out.requires_grad:  # nobody sees anybody
             return
         into += torch.autograd.grad(
             (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum(), leaves
         )
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    for actual, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(actual, other, atol=1e-4, rtol=1e-4)
 
 
 def test_stacked_arguments_are_taken_apart() -> None:
@@ -209,8 +209,8 @@ def test_the_third_version_attends_as_the_second(case: Any) -> None:
     out, sums = flash_attn_interface.flash_attn_func(q, k, v, return_attn_probs=True, **third)
     assert torch.equal(out, flash(q, k, v, rules, return_attn_probs=True)[0])
     assert sums.shape == (q.shape[0], q.shape[2], q.shape[1])
-    starts = [torch.arange(q.shape[0] + 1, dtype=torch.int32) * one.shape[1] for one in (q, k)]
-    flat = [one.flatten(0, 1) for one in (q, k, v)]
+    starts = [torch.arange(q.shape[0] + 1, dtype=torch.int32) * tensor.shape[1] for tensor in (q, k)]
+    flat = [tensor.flatten(0, 1) for tensor in (q, k, v)]
     apart = flash_attn_interface.flash_attn_varlen_func(*flat, *starts, q.shape[1], k.shape[1], **third)
     torch.testing.assert_close(apart.view_as(out), out, **CLOSE)
 
@@ -244,12 +244,12 @@ def test_the_third_version_refuses_what_is_not_computed(option: str) -> None:
         PACKAGE.modules["flash_attn_interface"]["flash_attn_with_kvcache"](q, q, q)
 
 
-@pytest.mark.parametrize(("gpu", "there"), [("h100", True), ("a100", False)])
-def test_the_third_version_is_where_its_gpus_are(gpu: str, there: bool) -> None:
+@pytest.mark.parametrize(("gpu", "is_there"), [("h100", True), ("a100", False)])
+def test_the_third_version_is_where_its_gpus_are(gpu: str, is_there: bool) -> None:
     with Emulator(gpu, programme=True) as emulator:
-        found = importlib.util.find_spec("flash_attn_interface")
-        assert (found is not None) is there
-        if not there:
+        spec = importlib.util.find_spec("flash_attn_interface")
+        assert (spec is not None) is is_there
+        if not is_there:
             with pytest.raises(importlib.metadata.PackageNotFoundError):
                 importlib.metadata.version("flash_attn_3")
             return
@@ -332,23 +332,23 @@ def test_rotation_in_place_and_back(gradients: Callable[..., Any]) -> None:
     cos, sin = angles.cos(), angles.sin()
     qkv = torch.randn(2, 5, 3, 2, 8)
     q, k, v = qkv.unbind(2)
-    expected = [rotary.apply_rotary_emb_torch(one, cos, sin) for one in (q, k)]
+    expected = [rotary.apply_rotary_emb_torch(tensor, cos, sin) for tensor in (q, k)]
     out = rotary.apply_rotary_emb_qkv_(qkv.clone(), cos, sin)
-    for one, other in zip(out.unbind(2), (*expected, v), strict=True):
-        torch.testing.assert_close(one, other)
+    for actual, other in zip(out.unbind(2), (*expected, v), strict=True):
+        torch.testing.assert_close(actual, other)
     kv = rotary.apply_rotary_emb_kv_(qkv[:, :, 1:].clone(), cos, sin)
     torch.testing.assert_close(kv[:, :, 0], expected[1])
-    found = gradients(lambda x: rotary.apply_rotary_emb(x, cos, sin), q)
+    actual = gradients(lambda x: rotary.apply_rotary_emb(x, cos, sin), q)
     same = gradients(lambda x: rotary.apply_rotary_emb_torch(x, cos, sin), q)
-    torch.testing.assert_close(found, same)
-    found = gradients(lambda x: rotary.apply_rotary_emb_qkv_(x.clone(), cos, sin), qkv)
+    torch.testing.assert_close(actual, same)
+    actual = gradients(lambda x: rotary.apply_rotary_emb_qkv_(x.clone(), cos, sin), qkv)
     same = gradients(
         lambda x: torch.stack(
             [*(rotary.apply_rotary_emb_torch(x[:, :, i], cos, sin) for i in (0, 1)), x[:, :, 2]], 2
         ),
         qkv,
     )
-    torch.testing.assert_close(found, same)
+    torch.testing.assert_close(actual, same)
 
 
 def test_packed_sequences_are_rotated_each_from_its_beginning() -> None:
@@ -443,9 +443,11 @@ def test_one_kernel_forward_and_one_backward_and_no_wait(recorded: Any) -> None:
         out = package.flash_attn_func(q, k, v, causal=True)
     with recorded.launching() as backward:
         out.backward(torch.ones_like(out))
-    assert [one.name for one in forward] == ["flash_attn::_flash_attn_forward"]
+    assert [launch.name for launch in forward] == ["flash_attn::_flash_attn_forward"]
     assert forward[0].inputs[0] == (2, 4, 9, 8)
-    assert [one.name for one in backward if "flash_attn" in one.name] == ["flash_attn::_flash_attn_backward"]
+    assert [launch.name for launch in backward if "flash_attn" in launch.name] == [
+        "flash_attn::_flash_attn_backward"
+    ]
     assert backward[0].backward or backward[-1].backward
     assert recorded.waits() == before
     assert out.is_cuda
@@ -476,14 +478,14 @@ def test_it_refuses_what_the_kernels_refuse(recorded: Any) -> None:
 
 def test_checkpointing_computes_again(recorded: Any) -> None:
     q = torch.randn(1, 4, 2, 8, device="cuda", dtype=torch.half, requires_grad=True)
-    found = []
+    outputs = []
     for checkpointed in (False, True):
         q.grad = None
         run = lambda x: interface.flash_attn_func(x, x, x, causal=True)  # noqa: E731
         out = torch.utils.checkpoint.checkpoint(run, q, use_reentrant=False) if checkpointed else run(q)
         out.sum().backward()
-        found.append(q.grad.cpu())
-    assert torch.equal(*found)
+        outputs.append(q.grad.cpu())
+    assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -495,7 +497,7 @@ def test_transformers_takes_it_for_flash_attention(padded: bool, recorded: Any) 
     )  # fmt: skip
     ids = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(12)[None] < torch.tensor([[12], [7]])).long() if padded else torch.ones_like(ids)
-    found = []
+    outputs = []
     for kind in ("sdpa", "flash_attention_2"):
         torch.manual_seed(0)
         model = transformers.LlamaForCausalLM._from_config(
@@ -505,5 +507,5 @@ def test_transformers_takes_it_for_flash_attention(padded: bool, recorded: Any) 
         labels = ids.masked_fill(mask == 0, -100).to("cuda")
         loss = model(input_ids=ids.to("cuda"), attention_mask=mask.to("cuda"), labels=labels).loss
         loss.backward()
-        found.append(loss.item())
-    assert math.isclose(*found, rel_tol=5e-3)
+        outputs.append(loss.item())
+    assert math.isclose(*outputs, rel_tol=5e-3)

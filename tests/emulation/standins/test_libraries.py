@@ -84,8 +84,8 @@ def test_nms_by_version(version: str, expected: set[str], package: Any) -> None:
     importlib.import_module("torchvision")
     boxes = torch.ones(2, 4)
     try:
-        for given, waits in ((boxes, expected), (boxes[:0], set())):
-            call = Call(None, (given,), {}, lambda tensor: True)
+        for arguments, waits in ((boxes, expected), (boxes[:0], set())):
+            call = Call(None, (arguments,), {}, lambda tensor: True)
             rows = known.rows_for("torchvision::nms") or ()
             assert {row.mechanism for row, times in rows if times(call)} == waits
     finally:
@@ -177,7 +177,7 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> float:
     shared = 1.0
     for at in (0, 1):
         shared *= max(0.0, float(min(a[at + 2], b[at + 2]) - max(a[at], b[at])))
-    sizes = [float((one[2] - one[0]) * (one[3] - one[1])) for one in (a, b)]
+    sizes = [float((box[2] - box[0]) * (box[3] - box[1])) for box in (a, b)]
     return shared / (sum(sizes) - shared)
 
 
@@ -185,13 +185,13 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> float:
 def test_boxes_that_are_kept(seed: int) -> None:
     torch.manual_seed(seed)
     corners, scores = torch.rand(30, 2) * 4, torch.rand(30)
-    given = torch.cat((corners, corners + torch.rand(30, 2) * 3 + 0.1), 1)
+    candidates = torch.cat((corners, corners + torch.rand(30, 2) * 3 + 0.1), 1)
     kept: list[int] = []
     for at in scores.argsort(descending=True).tolist():
-        if all(_overlap(given[at], given[other]) <= 0.4 for other in kept):
+        if all(_overlap(candidates[at], candidates[other]) <= 0.4 for other in kept):
             kept.append(at)
-    assert torchvision.boxes.nms(given, scores, 0.4).tolist() == kept
-    assert torchvision.boxes.nms(given[:0], scores[:0], 0.4).tolist() == []
+    assert torchvision.boxes.nms(candidates, scores, 0.4).tolist() == kept
+    assert torchvision.boxes.nms(candidates[:0], scores[:0], 0.4).tolist() == []
 
 
 def _aligned(image: torch.Tensor, region: list[float], samples: int, shift: float) -> torch.Tensor:
@@ -231,8 +231,8 @@ def test_regions_are_averaged_sample_by_sample(samples: int, aligned: bool) -> N
     )
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
     weights = torch.randn_like(out)
-    found, same = (torch.autograd.grad((one * weights).sum(), source)[0] for one in (out, expected))
-    torch.testing.assert_close(found, same, atol=1e-5, rtol=1e-4)
+    gradient, same = (torch.autograd.grad((output * weights).sum(), source)[0] for output in (out, expected))
+    torch.testing.assert_close(gradient, same, atol=1e-5, rtol=1e-4)
 
 
 def test_without_values_regions_lie_in_no_image_and_have_their_size() -> None:

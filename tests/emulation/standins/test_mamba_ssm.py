@@ -37,8 +37,8 @@ def case(length: int, heads: int = 2, groups: int = 1, seed: int = 0) -> tuple[t
     return u, dt, A, B, C
 
 
-def spread(one: torch.Tensor, heads: int) -> torch.Tensor:
-    return one.repeat_interleave(heads // one.shape[2], 2)
+def spread(grouped_tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    return grouped_tensor.repeat_interleave(heads // grouped_tensor.shape[2], 2)
 
 
 @settings(max_examples=15, deadline=None)
@@ -57,7 +57,7 @@ def test_chunks_of_sequences_do_not_mix() -> None:
     sizes = [10, 60, 30]
     ids = torch.repeat_interleave(torch.arange(3), torch.tensor(sizes))[None].expand(2, -1)
     out = chunks.mamba_chunk_scan_combined(u, dt, A, B, C, 64, seq_idx=ids)
-    parts = zip(*(one.split(sizes, 1) for one in (u, dt, spread(B, 2), spread(C, 2))), strict=True)
+    parts = zip(*(tensor.split(sizes, 1) for tensor in (u, dt, spread(B, 2), spread(C, 2))), strict=True)
     expected = torch.cat([recurrence(a, b, A, c, d)[0] for a, b, c, d in parts], 1)
     torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
 
@@ -76,7 +76,9 @@ def test_the_selective_scan_is_the_recurrence(grouped: bool, gradients: Callable
     rates = A[:, None].expand(-1, 3).contiguous()
 
     def ours(u: Any, dt: Any, B: Any, C: Any) -> Any:
-        flat = [one.permute(0, 2, 3, 1) if grouped else one[:, :, 0].transpose(1, 2) for one in (B, C)]
+        flat = [
+            tensor.permute(0, 2, 3, 1) if grouped else tensor[:, :, 0].transpose(1, 2) for tensor in (B, C)
+        ]
         return scan.selective_scan_fn(
             u[..., 0].transpose(1, 2), dt.transpose(1, 2), rates, *flat, delta_softplus=True
         )
@@ -86,8 +88,8 @@ def test_the_selective_scan_is_the_recurrence(grouped: bool, gradients: Callable
         return plain[..., 0].transpose(1, 2)
 
     torch.testing.assert_close(ours(u, dt, B, C), theirs(u, dt, B, C), atol=1e-5, rtol=1e-4)
-    for one, other in zip(gradients(ours, u, dt, B, C), gradients(theirs, u, dt, B, C), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+    for actual, other in zip(gradients(ours, u, dt, B, C), gradients(theirs, u, dt, B, C), strict=True):
+        torch.testing.assert_close(actual, other, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("heads", [False, True])
@@ -132,7 +134,7 @@ def test_layers_train_and_are_causal(kind: str, recorded: Any) -> None:
     out = layer(x)
     out.sum().backward()
     assert recorded.waits() == before
-    missing = [name for name, one in layer.named_parameters() if one.grad is None]
+    missing = [name for name, param in layer.named_parameters() if param.grad is None]
     assert not missing
     changed = x.clone()
     changed[:, 4:] += 1

@@ -74,9 +74,9 @@ def test_what_the_gpu_can_do(gpu: str, fp8: bool, mxfp8: bool) -> None:
 def test_the_launches_of_a_layer(recorded: Any) -> None:
     layer = layers.LayerNormLinear(8, 4)
     x = torch.randn(3, 8, device="cuda", requires_grad=True)
-    with recorded.launching() as found:
+    with recorded.launching() as launches:
         layer(x)
-    names = [one.name for one in found]
+    names = [launch.name for launch in launches]
     assert names[0] == "transformer_engine::layernorm_fwd"
     assert sum(name.startswith("aten::") for name in names) == 1
 

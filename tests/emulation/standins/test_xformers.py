@@ -21,7 +21,7 @@ def plain(
 ) -> torch.Tensor:
     """torch's own, for ``[batch, length, heads, width]``."""
     return functional.scaled_dot_product_attention(
-        *(one.transpose(1, 2) for one in (q, k, v)), attn_mask=mask, scale=scale
+        *(tensor.transpose(1, 2) for tensor in (q, k, v)), attn_mask=mask, scale=scale
     ).transpose(1, 2)
 
 
@@ -31,10 +31,10 @@ def test_attention_is_torchs_in_all_its_forms(queries: int, keys: int, dims: int
     torch.manual_seed(queries)
     q, k, v = torch.randn(2, queries, 4, 8), torch.randn(2, keys, 4, 8), torch.randn(2, keys, 4, 8)
     expected = plain(q, k, v, scale=0.2)
-    given_ = {4: (q, k, v), 5: tuple(one.unflatten(2, (2, 2)) for one in (q, k, v))}
-    given_[3] = tuple(one.transpose(1, 2).flatten(0, 1) for one in (q, k, v))
-    out = attention.memory_efficient_attention(*given_[dims], scale=0.2)
-    assert out.shape == given_[dims][0].shape
+    inputs = {4: (q, k, v), 5: tuple(tensor.unflatten(2, (2, 2)) for tensor in (q, k, v))}
+    inputs[3] = tuple(tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v))
+    out = attention.memory_efficient_attention(*inputs[dims], scale=0.2)
+    assert out.shape == inputs[dims][0].shape
     same = out.flatten(2, 3) if dims == 5 else out if dims == 4 else out.unflatten(0, (2, 4)).transpose(1, 2)
     torch.testing.assert_close(same, expected, atol=1e-5, rtol=1e-4)
 
@@ -42,12 +42,12 @@ def test_attention_is_torchs_in_all_its_forms(queries: int, keys: int, dims: int
 def test_gradients_and_biases_of_numbers(gradients: Callable[..., Any]) -> None:
     q, k, v = (torch.randn(2, 5, 3, 4) for _ in range(3))
     bias = torch.randn(2, 3, 5, 5)
-    for one, other in zip(
+    for actual, other in zip(
         gradients(lambda *a: attention.memory_efficient_attention(*a), q, k, v, bias),
         gradients(lambda *a: plain(*a), q, k, v, bias),
         strict=True,
     ):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(actual, other, atol=1e-5, rtol=1e-4)
 
 
 def test_biases_are_masks() -> None:
@@ -58,8 +58,8 @@ def test_biases_are_masks() -> None:
         (biases.LowerTriangularFromBottomRightMask().make_local_attention(2), full.tril(2) & ~full.tril(0)),
         (biases.LocalAttentionFromBottomRightMask(1, 1), full.tril(3) & ~full.tril(0)),
     )
-    for bias, seen in cases:
-        assert torch.equal(bias.materialize((1, 2, 3, 5)) == 0, seen.expand(1, 2, 3, 5))
+    for bias, expected in cases:
+        assert torch.equal(bias.materialize((1, 2, 3, 5)) == 0, expected.expand(1, 2, 3, 5))
     added = biases.LowerTriangularMask().add_bias(torch.full((3, 5), 2.0)).materialize((3, 5))
     assert added[2, 0] == 2
     assert added[0, 2] == -torch.inf
@@ -82,8 +82,8 @@ def test_lists_of_tensors_are_joined_and_split() -> None:
     parts = [torch.randn(2, 3, 4), torch.randn(1, 5, 4)]
     bias, joined = biases.BlockDiagonalMask.from_tensor_list(parts)
     assert joined.shape == (1, 11, 4)
-    for one, other in zip(bias.split(joined), parts, strict=True):
-        assert torch.equal(one, other)
+    for actual, other in zip(bias.split(joined), parts, strict=True):
+        assert torch.equal(actual, other)
 
 
 def test_a_bias_copies_where_sequences_begin(recorded: Any) -> None:
@@ -92,9 +92,9 @@ def test_a_bias_copies_where_sequences_begin(recorded: Any) -> None:
     assert bias.q_seqinfo.seqstart.is_cuda
     assert recorded.waits() - before == 1
     q = torch.randn(1, 5, 2, 4, device="cuda", requires_grad=True)
-    with recorded.launching() as found:
+    with recorded.launching() as launches:
         attention.memory_efficient_attention(q, q, q, bias).sum().backward()
-    assert [one.name for one in found if "xformers" in one.name] == [
+    assert [launch.name for launch in launches if "xformers" in launch.name] == [
         "xformers::efficient_attention_forward",
         "xformers::efficient_attention_backward",
     ]

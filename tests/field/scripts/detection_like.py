@@ -93,15 +93,15 @@ def nms(boxes, scores, threshold):
 @torch.no_grad()
 def evaluate(model, anchors):
     model.eval()
-    found = 0
+    kept = 0
     logits, offsets = model(torch.randn(2, 3, 32, 32, device=device))
     scores, _ = logits.softmax(-1)[..., 1:].max(-1)
     for b in range(2):
         top, index = scores[b].topk(6)
         boxes = anchors[index] + offsets[b, index]
-        found += len(nms(boxes, top, 0.5))
+        kept += len(nms(boxes, top, 0.5))
     model.train()
-    return found
+    return kept
 
 
 anchors = make_anchors()

@@ -5,7 +5,7 @@ host = torch.arange(5)
 
 if 3 in y:  # GAP107
     pass
-found = 7 not in y  # GAP107
+is_missing = 7 not in y  # GAP107
 3 in host  # no wait
 3 in [1, 2, 3]  # no wait
 (y == 3).any()  # no wait

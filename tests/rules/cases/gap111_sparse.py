@@ -8,8 +8,8 @@ values = torch.ones(4, device="cuda")
 sparse = dense.to_sparse()  # GAP111
 twice = torch.sparse_coo_tensor(indices, values, (4, 4), check_invariants=False)  # no wait
 whole = twice.coalesce()  # GAP111
-known = torch.sparse_coo_tensor(indices, values, (4, 4), is_coalesced=True, check_invariants=False)  # no wait
-same = known.coalesce()  # no wait
+coalesced = torch.sparse_coo_tensor(indices, values, (4, 4), is_coalesced=True, check_invariants=False)  # no wait
+same = coalesced.coalesce()  # no wait
 host.to_sparse().coalesce()  # no wait
 dense @ dense  # no wait
 twice @ dense  # GAP111

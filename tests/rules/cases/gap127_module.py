@@ -10,6 +10,6 @@ net.cuda()  # no wait
 net.double()  # no wait
 net.cpu()  # GAP127 x2
 with torch.device(device):
-    made = nn.Linear(3, 2)  # no wait
+    layer = nn.Linear(3, 2)  # no wait
 nn.Linear(3, 2, device=device)  # no wait
-made.eval(), made.zero_grad()  # no wait
+layer.eval(), layer.zero_grad()  # no wait

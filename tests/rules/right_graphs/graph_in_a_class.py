@@ -7,7 +7,7 @@ from torch import nn
 class Graphed:
     def __init__(self, net, optimizer, sample):
         self.net, self.optimizer = net, optimizer
-        self.x, self.y = (one.clone() for one in sample)
+        self.x, self.y = (tensor.clone() for tensor in sample)
         self.steps, self.history = 0, []
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

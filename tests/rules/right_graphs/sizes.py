@@ -20,7 +20,7 @@ with torch.no_grad():
 
     def run(x):
         n = x.shape[0]
-        size = min(one for one in SIZES if one >= n)
+        size = min(size for size in SIZES if size >= n)
         inputs[:n].copy_(x)
         graphs[size].replay()
         return outputs[:n].clone()

@@ -41,7 +41,7 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     step()
 total.zero_()
-seen = 0
+steps = 0
 for epoch in range(2):
     for bx, by in loader:
         n = len(bx)
@@ -53,6 +53,6 @@ for epoch in range(2):
         weight.zero_()
         weight[:n].fill_(1)
         graph.replay()
-        seen += 1
-        lr.fill_(1e-3 / (1 + seen))
-    print(epoch, (total / seen).item())
+        steps += 1
+        lr.fill_(1e-3 / (1 + steps))
+    print(epoch, (total / steps).item())

@@ -39,13 +39,13 @@ def hooked(waits: bool, gathers: bool) -> None:
 @pattern
 def forward_on_two_streams() -> None:
     """The engine waits between the streams of forward's nodes by itself."""
-    side, one, two = torch.cuda.Stream(), torch.nn.Linear(8, 8).cuda(), torch.nn.Linear(8, 8).cuda()
-    optimizer = torch.optim.Adam([*one.parameters(), *two.parameters()])
+    side, first, two = torch.cuda.Stream(), torch.nn.Linear(8, 8).cuda(), torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.Adam([*first.parameters(), *two.parameters()])
     for _ in range(3):
         x = gpu(4, 8)
         side.wait_stream(current())
         with torch.cuda.stream(side):
-            a = torch.relu(one(x))
+            a = torch.relu(first(x))
         x.record_stream(side)
         b = two(x)
         current().wait_stream(side)
@@ -57,10 +57,10 @@ def forward_on_two_streams() -> None:
 
 @pattern
 def forward_on_two_streams_joined_too_late_wrong_803() -> None:
-    side, one, x = torch.cuda.Stream(), torch.nn.Linear(8, 8).cuda(), gpu(4, 8)
+    side, first, x = torch.cuda.Stream(), torch.nn.Linear(8, 8).cuda(), gpu(4, 8)
     side.wait_stream(current())
     with torch.cuda.stream(side):
-        a = torch.relu(one(x))
+        a = torch.relu(first(x))
     a.sum().backward()
 
 

@@ -176,16 +176,16 @@ def drawing(generator: Any, until: threading.Event) -> None:
         torch.rand(8, device="cuda", generator=generator)
 
 
-def of_its_own(one: Any) -> Any:
+def of_its_own(generator: Any) -> Any:
     return torch.Generator(device="cuda").manual_seed(1)
 
 
 @versions(
-    generator_of_two_threads_wrong_806=(lambda one: one, 0, True),
+    generator_of_two_threads_wrong_806=(lambda generator: generator, 0, True),
     generator_of_each_thread=(of_its_own, 0, True),
-    default_generator_of_two_threads_wrong_806=(lambda one: None, 0, True),
-    default_generator_that_is_not_seeded=(lambda one: None, None, True),
-    generators_one_after_the_other=(lambda one: one, 0, False),
+    default_generator_of_two_threads_wrong_806=(lambda generator: None, 0, True),
+    default_generator_that_is_not_seeded=(lambda generator: None, None, True),
+    generators_one_after_the_other=(lambda generator: generator, 0, False),
 )
 def generators(of_the_thread: Any, seed: int | None, at_once: bool) -> None:
     if seed is not None:
@@ -227,14 +227,14 @@ def evaluated_beside_training() -> None:
 def draws_in_turn() -> None:
     """A thread draws when it is asked to, and whoever asks waits for its numbers."""
     torch.manual_seed(0)
-    asked, made = queue.Queue[Any](), queue.Queue[Any]()
+    requests, answers = queue.Queue[Any](), queue.Queue[Any]()
 
     def makes() -> None:
-        while asked.get():
-            made.put(torch.rand(8, device="cuda"))
+        while requests.get():
+            answers.put(torch.rand(8, device="cuda"))
 
     with beside_thread(makes):
         for _ in range(4):
-            asked.put(True)
-            made.get() + torch.rand(8, device="cuda")
-        asked.put(False)
+            requests.put(True)
+            answers.get() + torch.rand(8, device="cuda")
+        requests.put(False)

@@ -154,7 +154,7 @@ def gradients_reduced_in_hooks_wrong_805() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(
-            lambda one: works.append(dist.all_reduce(one.grad, async_op=True))
+            lambda parameter: works.append(dist.all_reduce(parameter.grad, async_op=True))
         )
     model(gpu(4, 8)).sum().backward()
     optimizer.step()
@@ -168,7 +168,7 @@ def gradients_reduced_in_hooks() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(
-            lambda one: works.append(dist.all_reduce(one.grad, async_op=True))
+            lambda parameter: works.append(dist.all_reduce(parameter.grad, async_op=True))
         )
     for _ in range(2):
         model(gpu(4, 8)).sum().backward()
@@ -230,6 +230,6 @@ def own_tools() -> None:
         pending.append(ops.read_later(loss=batch.sum()))
         ops.to_device(torch.randn(4), "cuda", stream=torch.cuda.Stream()).sum()
     log.read().result()
-    for one in pending:
-        if one.ready():
-            one.result()["loss"].item()
+    for work in pending:
+        if work.ready():
+            work.result()["loss"].item()

@@ -73,16 +73,16 @@ def as_argument(waits: Any) -> None:
 
 
 @versions(
-    numpy_view_taken_before_wrong_801=(lambda seen: seen.sum(),),
+    numpy_view_taken_before_wrong_801=(lambda view: view.sum(),),
     numpy_function_wrong_801=(np.mean,),
-    numpy_scalar_wrong_801=(lambda seen: float(seen[0, 1]),),
-    numpy_row_wrong_801=(lambda seen: next(iter(seen)) + 1,),
+    numpy_scalar_wrong_801=(lambda view: float(view[0, 1]),),
+    numpy_row_wrong_801=(lambda view: next(iter(view)) + 1,),
 )
 def numpy_view(reads: Any) -> None:
     host = pinned(2, 4)
-    seen = host.numpy()
+    view = host.numpy()
     host.copy_(gpu(2, 4), non_blocking=True)
-    reads(seen)
+    reads(view)
 
 
 @versions(
@@ -101,7 +101,7 @@ def copy_from_ordinary_memory(size: int) -> None:
 )
 def state_dict_saved(waits: Any) -> None:
     model = torch.nn.Linear(4, 4).cuda()
-    state = {name: one.to("cpu", non_blocking=True) for name, one in model.state_dict().items()}
+    state = {name: tensor.to("cpu", non_blocking=True) for name, tensor in model.state_dict().items()}
     waits()
     torch.save(state, io.BytesIO())
 
@@ -175,12 +175,12 @@ def other_row_of_the_buffer() -> None:
 @pattern
 def numpy_view_synchronized() -> None:
     host = pinned(4)
-    seen = host.numpy()
+    view = host.numpy()
     host.copy_(gpu(4), non_blocking=True)
     torch.cuda.current_stream().synchronize()
-    total = float(seen.sum()) + float(np.mean(seen)) + seen[0]
-    np.add(seen, total, out=seen)
-    seen.reshape(2, 2)[0, 0].item()
+    total = float(view.sum()) + float(np.mean(view)) + view[0]
+    np.add(view, total, out=view)
+    view.reshape(2, 2)[0, 0].item()
 
 
 @pattern
@@ -231,8 +231,8 @@ def through_numpy(staging: Tensor, step: int) -> None:
     optimizer_on_the_cpu_wrong_802=(pinned, Tensor.add_, sent),  # offloaded parameters
     optimizer_on_the_cpu_synchronized=(pinned, Tensor.add_, read),
 )
-def staging_refilled(made: Any, fills: Any, sends: Any) -> None:
-    staging = made()
+def staging_refilled(fills_: Any, fills: Any, sends: Any) -> None:
+    staging = fills_()
     for step in range(3):
         fills(staging, step)
         sends(staging)

@@ -32,7 +32,7 @@ class Prefetcher:
         if self.batch is None:
             return
         with torch.cuda.stream(self.stream):
-            self.images, self.labels = (one.cuda(non_blocking=True) for one in self.batch)
+            self.images, self.labels = (tensor.cuda(non_blocking=True) for tensor in self.batch)
             self.images = self.images.float().sub_(self.mean).div_(self.deviation)
 
     def next(self) -> Any:
@@ -108,19 +108,19 @@ def fed_by_a_thread(waits: bool, records: bool) -> None:
 )
 def graph_fed_beside(waits: bool, gathers: bool) -> None:
     """The static input of a graph is filled on a stream, straight from pinned memory."""
-    given, graph, side = torch.zeros(N, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    source, graph, side = torch.zeros(N, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.graph(graph):
-        made = given * 2
+        result = source * 2
     side.wait_stream(current())
     for _ in range(3):
         if waits:
             side.wait_stream(current())
         with torch.cuda.stream(side):
-            given.copy_(torch.randn(N).pin_memory(), non_blocking=True)
+            source.copy_(torch.randn(N).pin_memory(), non_blocking=True)
         if gathers:
             current().wait_stream(side)
         graph.replay()
-        made.sum()
+        result.sum()
 
 
 # -- logs and checkpoints ----------------------------------------------------------------------------
@@ -162,7 +162,10 @@ def checkpoint_staged(synchronizes: bool, gathers: bool, waits: bool) -> None:
     """Weights are copied to pinned memory on a stream beside forward, and written by a thread."""
     model = torch.nn.Linear(8, 8).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    side, staging = torch.cuda.Stream(), {key: pinned(*one.shape) for key, one in model.state_dict().items()}
+    side, staging = (
+        torch.cuda.Stream(),
+        {key: pinned(*tensor.shape) for key, tensor in model.state_dict().items()},
+    )
     if not waits:
         side.wait_stream(current())
     with ThreadPoolExecutor(1) as executor:
@@ -170,8 +173,8 @@ def checkpoint_staged(synchronizes: bool, gathers: bool, waits: bool) -> None:
         for _ in range(3):
             written.result()
             with beside(side, waits):
-                for key, one in model.state_dict().items():
-                    staging[key].copy_(one, non_blocking=True)
+                for key, tensor in model.state_dict().items():
+                    staging[key].copy_(tensor, non_blocking=True)
                 staged = side.record_event()
             model(gpu(4, 8)).sum().backward()
 
@@ -263,7 +266,9 @@ def optimizer_on_the_cpu(waits: bool) -> None:
         model(gpu(4, 8)).sum().backward()
         with beside(side):
             torch._foreach_copy_(
-                [one.grad for one in weights], [one.grad for one in model.parameters()], non_blocking=True
+                [parameter.grad for parameter in weights],
+                [parameter.grad for parameter in model.parameters()],
+                non_blocking=True,
             )
         if waits:
             side.synchronize()
@@ -321,10 +326,10 @@ def gradients_added_beside(waits: bool, gathers: bool) -> None:
     for _ in range(3):
         model(gpu(4, 8).bfloat16()).sum().backward()
         with beside(side, waits):
-            for own, one in zip(sums, model.parameters(), strict=True):
-                assert one.grad is not None
-                own.add_(one.grad)
-                one.grad.record_stream(side)
+            for own, weight in zip(sums, model.parameters(), strict=True):
+                assert weight.grad is not None
+                own.add_(weight.grad)
+                weight.grad.record_stream(side)
         model.zero_grad()
     if gathers:
         current().wait_stream(side)
@@ -335,12 +340,12 @@ def reduced_by_a_hook(waits: bool) -> None:
     model: Any = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda())
 
     def hook(state: Any, bucket: Any) -> Any:
-        given = bucket.buffer().to(torch.bfloat16).div_(2)
-        work = dist.all_reduce(given, async_op=True)
+        compressed = bucket.buffer().to(torch.bfloat16).div_(2)
+        work = dist.all_reduce(compressed, async_op=True)
         if waits:
             return work.get_future().then(lambda done: bucket.buffer().copy_(done.value()[0]))
         done: Any = torch.futures.Future()
-        done.set_result(bucket.buffer().copy_(given))
+        done.set_result(bucket.buffer().copy_(compressed))
         return done
 
     hook.__annotations__.clear()  # which torch would have named as its own
@@ -385,15 +390,15 @@ def reduced_for_a_stream_beside_wrong_803() -> None:
 
 def exchanged(waits: bool) -> None:
     """A stage of a pipeline sends what it has computed, and receives the next micro-batch meanwhile."""
-    stage, given = torch.nn.Linear(8, 8).cuda(), [torch.empty(4, 8, device="cuda") for _ in range(2)]
+    stage, source = torch.nn.Linear(8, 8).cuda(), [torch.empty(4, 8, device="cuda") for _ in range(2)]
     works: list[Any] = []
     for step in range(4):
-        coming = dist.P2POp(dist.irecv, given[(step + 1) % 2], 1)
+        coming = dist.P2POp(dist.irecv, source[(step + 1) % 2], 1)
         if waits:
             for work in works:
                 work.wait()
-        made = stage(given[step % 2])
-        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, made.detach(), 1), coming])
+        result = stage(source[step % 2])
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, result.detach(), 1), coming])
     for work in works:
         work.wait()
 

@@ -73,18 +73,18 @@ def tokens_filtered(chosen: Callable[[Any], Any]) -> None:
 @versions(output_of_a_replay_overwritten_wrong_803=(False,), output_of_a_replay_copied_before=(True,))
 def output_of_a_replay(waits: bool) -> None:
     """Two streams take turns with one captured graph, each with a copy of its output."""
-    given, graph, copied = torch.zeros(N, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Event()
+    source, graph, copied = torch.zeros(N, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Event()
     with torch.cuda.graph(graph):
-        made = given * 2
+        result = source * 2
     torch.cuda.synchronize()
     kept = []
     for stream in (torch.cuda.Stream(), torch.cuda.Stream()):
         with torch.cuda.stream(stream):
             if waits:
                 stream.wait_event(copied)
-            given.copy_(gpu())
+            source.copy_(gpu())
             graph.replay()
-            kept.append(made.clone())
+            kept.append(result.clone())
             copied.record()
     torch.cuda.synchronize()
 
@@ -181,7 +181,7 @@ def zeroed_and_probed(waits: bool) -> None:
 
 @versions(threads_with_a_stream_each_wrong_803=(False,), threads_with_a_stream_that_waits=(True,))
 def threads_with_a_stream_each(waits: bool) -> None:
-    given = [gpu() for _ in range(3)]
+    tensors = [gpu() for _ in range(3)]
 
     def best(x: torch.Tensor) -> None:
         side = torch.cuda.Stream()
@@ -190,7 +190,7 @@ def threads_with_a_stream_each(waits: bool) -> None:
         with torch.cuda.stream(side):
             torch.topk(x, 4)[0].min()
 
-    threads = [threading.Thread(target=best, args=(one,)) for one in given]
+    threads = [threading.Thread(target=best, args=(tensor,)) for tensor in tensors]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -236,6 +236,6 @@ def prefetched_and_dropped() -> None:
 def last_of_three_gathers_waited_for() -> None:
     """deepspeedai/DeepSpeed#8539: NCCL does the collectives of a group in order."""
     gathered = [torch.empty(2 * N, device="cuda") for _ in range(3)]
-    works = [dist.all_gather_into_tensor(one, gpu(), async_op=True) for one in gathered]
+    works = [dist.all_gather_into_tensor(gathered_part, gpu(), async_op=True) for gathered_part in gathered]
     works[-1].wait()
     torch.stack(gathered).sum()

@@ -26,11 +26,11 @@ def pattern(function: Callable[[], None]) -> Callable[[], None]:
 def versions(**named: tuple[Any, ...]) -> Any:
     """Patterns that are one function, by name, with what each of them calls it with."""
 
-    def known(function: Any) -> Any:
+    def register(function: Any) -> Any:
         PATTERNS.update({name: partial(function, *arguments) for name, arguments in named.items()})
         return function
 
-    return known
+    return register
 
 
 def ranks(function: Callable[[], None]) -> Callable[[], None]:

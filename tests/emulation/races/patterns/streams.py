@@ -64,10 +64,10 @@ def by_its_handle(side: Any) -> Any:
         torch.sum,
     ),
 )
-def made_there_used_here(stream: Any, made: Any, waits: Any, uses: Any) -> None:
+def made_there_used_here(stream: Any, fill: Any, waits: Any, uses: Any) -> None:
     side = torch.cuda.Stream()
     with torch.cuda.stream(stream(side)):
-        y = made()
+        y = fill()
     waits(side)
     y.record_stream(current())
     uses(y)
@@ -95,10 +95,10 @@ def only_the_shape_is_used() -> None:
     columns_of_a_buffer=((slice(None), slice(4)), (slice(None), slice(4, None))),
     columns_of_a_buffer_wrong_803=((slice(None), slice(5)), (slice(None), slice(4, None))),
 )
-def parts_of_a_buffer(there: Any, here: Any) -> None:
+def parts_of_a_buffer(there_part: Any, here: Any) -> None:
     out, side = torch.zeros(8, 8, device="cuda"), torch.cuda.Stream()
     with beside(side):
-        out[there].normal_()
+        out[there_part].normal_()
     out[here].normal_()
     current().wait_stream(side)
     out.sum()
