@@ -127,6 +127,12 @@ def test_source_that_changed_since_is_not_believed():
     assert training_loops(marks, marks, lambda file: textwrap.dedent(EPOCHS).strip()) == ()
 
 
+@pytest.mark.parametrize("number", [-9, -1, 0, 99])
+def test_a_line_that_is_none_of_the_file_is_not_believed(number):
+    marks = marks_at(number, "optimizer.step()")
+    assert training_loops(marks, marks, lambda file: "") == ()
+
+
 @pytest.mark.parametrize("error", [OSError, SyntaxError, UnicodeDecodeError("utf-8", b"", 0, 1, "")])
 def test_source_that_cannot_be_read(error):
     def read(file: str) -> str:

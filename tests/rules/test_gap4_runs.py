@@ -269,6 +269,11 @@ class TestGrowthInAProfile:
         hits = rule("GAP405").of_profile(Profile(steps=marked, memory=use))
         return [hit.evidence[0] for hit in hits]
 
+    def test_steps_that_end_before_they_begin(self) -> None:
+        marked = Steps(source="ProfilerStep", start=(200, 300), end=(100, 0))
+        use = MemoryUse(time=(120, 150), allocated=(MIB, MIB), reserved=(MIB, MIB))
+        assert not list(rule("GAP405").of_profile(Profile(steps=marked, memory=use)))
+
     def test_even_growth(self) -> None:
         (said,) = self.of([100, 300, 310, 320, 331, 340, 350])
         assert said == (

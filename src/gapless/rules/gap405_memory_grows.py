@@ -153,7 +153,7 @@ def _minima_of_steps(profile: Profile) -> list[int]:
     lows = []
     for start, end in zip(steps.start, steps.end, strict=False):
         low, high = bisect_left(memory.time, start), bisect_right(memory.time, end)
-        if low == high:
+        if low >= high:
             return []
         lows.append(min(memory.allocated[low:high]))
     return lows

@@ -106,7 +106,7 @@ def _tree_as_run(frame: SourceLine, read: ReadSource) -> ast.Module | None:
     """Return the syntax tree of the frame's file; None if it cannot be read or was changed after the run."""
     tree = tree_of(frame.file, read)
     lines = read(frame.file).splitlines() if tree is not None else []
-    if frame.code and (frame.line > len(lines) or lines[frame.line - 1].strip() != frame.code):
+    if frame.code and not (0 < frame.line <= len(lines) and lines[frame.line - 1].strip() == frame.code):
         return None
     return tree
 
