@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programmes import A100
 
-from gapless.analyze.estimate.collective_times import bytes_moved
+from gapless.analyze.estimate.collective_times import ring_bytes
 from gapless.analyze.estimate.traffic import communication_buffers
 from gapless.analyze.session_report import report
 from gapless.model import Environment, Session, SourceLine, StepMark
@@ -35,13 +35,13 @@ def test_bytes_are_those_of_rings(ranks: int, part: int) -> None:
     ):
         entry = Entry(kind="collective", name=name, ranks=ranks, reads=brought, writes=has)
         expected = ring(ranks, part, rounds)
-        assert bytes_moved(entry) == pytest.approx((expected, expected)), name
+        assert ring_bytes(entry) == pytest.approx((expected, expected)), name
 
 
 def test_one_alone_sends_to_one() -> None:
-    assert bytes_moved(Entry(kind="collective", name="send", ranks=8, reads=5)) == (5, 0)
-    assert bytes_moved(Entry(kind="collective", name="recv", ranks=8, writes=5)) == (0, 5)
-    assert bytes_moved(Entry(kind="collective", name="barrier", ranks=8)) == (0, 0)
+    assert ring_bytes(Entry(kind="collective", name="send", ranks=8, reads=5)) == (5, 0)
+    assert ring_bytes(Entry(kind="collective", name="recv", ranks=8, writes=5)) == (0, 5)
+    assert ring_bytes(Entry(kind="collective", name="barrier", ranks=8)) == (0, 0)
 
 
 def session(steps: int = 8) -> Session:

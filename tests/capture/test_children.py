@@ -334,7 +334,7 @@ def test_children_that_still_run_are_waited_for_a_while_only(tmp_path: Path) -> 
 def test_an_error_because_another_rank_was_stopped(tmp_path: Path) -> None:
     lost = RuntimeError("gloo: Connection closed by peer [127.0.0.1]:19677")
     assert not children.lost_connection(lost, str(tmp_path))
-    children.mark_stopped(str(tmp_path))
+    children.record_stop(str(tmp_path))
     assert children.lost_connection(lost, str(tmp_path))
     assert not children.lost_connection(RuntimeError("shapes do not match"), str(tmp_path))
 

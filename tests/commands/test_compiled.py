@@ -77,7 +77,7 @@ def test_a_compiler_that_fails_costs_a_note(
     session = Session(notes=("before",))
     with Emulator(compiled=True) as emulator:
         torch.compile(lambda x: x + 1)(torch.zeros(2, device="cuda"))
-        compiled = _compiled.with_compiled(session, emulator, lambda text: None)
+        compiled = _compiled.add_compile_results(session, emulator, lambda text: None)
     assert compiled.compiled == ()
     assert compiled.notes == ("before", f"graph breaks and recompilations were not checked: {said}")
 
@@ -94,7 +94,7 @@ def test_callables_that_share_a_graph_have_one_each(dry: bool) -> None:
         second = torch.compile(Net())
         for net in (first, second, second):
             net(torch.ones(4, device="cuda"))
-        compiled = _compiled.with_compiled(Session(), emulator, lambda text: None)
+        compiled = _compiled.add_compile_results(Session(), emulator, lambda text: None)
     assert [(callable_.calls, callable_.graphs, callable_.shapes) for callable_ in compiled.compiled] == [
         (1, 1, 1),
         (2, 1, 1),

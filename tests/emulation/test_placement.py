@@ -79,8 +79,8 @@ def test_bytes_are_those_of_what_lives(sizes, data):
     gc.collect()
     live = sum(tensor.nbytes for tensor in alive.values())
     assert placement.allocated(0) == live
-    assert placement.take_freed(0) == freed
-    assert placement.take_freed(0) == 0
+    assert placement.take_freed_bytes(0) == freed
+    assert placement.take_freed_bytes(0) == 0
     assert live <= placement.peak(0) <= most
     assert placement.allocated(1) == 0
     placement.clear()

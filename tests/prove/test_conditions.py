@@ -43,7 +43,7 @@ def untested_of(function: Callable[..., Any], *arguments: Any) -> list[str]:
         for argument in arguments:
             function(argument)
     assert getattr(function, "__code__", None) is code
-    return conditions.untested()
+    return conditions.untested_conditions()
 
 
 def test_what_was_always_the_same_is_told() -> None:
@@ -95,7 +95,7 @@ def test_functions_of_one_line_are_told_apart() -> None:
     conditions = ConditionRecorder()
     with conditions.record(second):
         assert (first(-1), second(-1)) == (2, 3)
-    assert len(conditions.untested()) == 1
+    assert len(conditions.untested_conditions()) == 1
 
 
 def test_what_torch_compiles_is_left_alone() -> None:

@@ -16,8 +16,8 @@ from gapless.capture.children import (
     ChildPlan,
     ending_of,
     lost_connection,
-    mark_stopped,
     record_processes,
+    record_stop,
     remove_marker,
     save_for_parent,
 )
@@ -54,7 +54,7 @@ class Child:
         self.saved = False
         self.signaled: Ending | None = None
 
-    def _save_when_ended(self) -> None:
+    def _save_on_signals(self) -> None:
         """Save on SIGTERM and SIGHUP too: a launcher sends them to the other ranks when one failed."""
 
         def leave_script(number: int) -> SystemExit | None:
@@ -83,13 +83,13 @@ class Child:
         self._watch_uncaught()
         hard_exit.precede(lambda status: self.save())
         self._leave_workers_alone()
-        self._save_when_ended()
+        self._save_on_signals()
 
     def _mark(self, mark: StepMark) -> None:
         try:
             self.stopper(mark)
         except EnoughSteps:
-            mark_stopped(self.plan.directory)
+            record_stop(self.plan.directory)
             raise Leave(0) from None
 
     def save(self) -> None:

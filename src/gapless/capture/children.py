@@ -285,7 +285,7 @@ def remove_marker(directory: str) -> None:
         _marker(directory).unlink(missing_ok=True)
 
 
-def mark_stopped(directory: str) -> None:
+def record_stop(directory: str) -> None:
     """Record that this process was stopped: other ranks may then lose their connections to it."""
     with suppress(OSError):
         (Path(directory) / _STOPPED).touch()

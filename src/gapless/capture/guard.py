@@ -104,12 +104,12 @@ def _refuse_real_waits() -> Any:
     patches = Patches()
 
     def refuse(name: str) -> Any:
-        def refused(*_: Any, **__: Any) -> Any:
+        def raise_wait(*_: Any, **__: Any) -> Any:
             frame = stacks.resolve(stacks.capture(0))
             place = f"{frame[0].where}: {frame[0].code}" if frame else ""
             raise WaitError(_describe_wait(place, name))
 
-        return refused
+        return raise_wait
 
     patches.set(torch.cuda, "synchronize", refuse("torch.cuda.synchronize"))
     patches.set(torch.cuda.Stream, "synchronize", refuse("Stream.synchronize"))

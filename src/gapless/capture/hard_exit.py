@@ -23,7 +23,7 @@ def precede(action: Callable[[int], object]) -> None:
 
 
 @contextmanager
-def preceded(action: Callable[[int], object]) -> Iterator[Callable[[int], NoReturn]]:
+def preceding(action: Callable[[int], object]) -> Iterator[Callable[[int], NoReturn]]:
     """Do as :func:`precede` within this block; yields the real `os._exit`."""
     real = os._exit
     precede(action)

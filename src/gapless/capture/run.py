@@ -80,7 +80,7 @@ def run(
         exit_now(TERMINATED)
 
     with (
-        hard_exit.preceded(
+        hard_exit.preceding(
             lambda status: conclude(Ending(how="exit", status=status & 0xFF, message="os._exit"))
         ) as exit_now,
         terminable(when_stuck if one_of_several else None),
@@ -138,9 +138,9 @@ class _Runner:
 
     def execute(self) -> Ending:
         """Run the script, then wait for the threads it leaves behind, as Python does before it exits."""
-        ending = self._run_guarded(self._run_main)
+        ending = self._run_action(self._run_main)
         if ending.how != "enough-steps" and self.here:
-            waited = self._run_guarded(self._join_threads)
+            waited = self._run_action(self._join_threads)
             if waited.how != "finished":
                 return waited
         return ending
@@ -154,7 +154,7 @@ class _Runner:
         for thread in lingering_threads(self.threads):
             thread.join()
 
-    def _run_guarded(self, action: Callable[[], None]) -> Ending:
+    def _run_action(self, action: Callable[[], None]) -> Ending:
         try:
             action()
         except EnoughSteps:
@@ -164,7 +164,7 @@ class _Runner:
         except UsageError:
             raise
         except NotEmulated as error:
-            return self._ending_of_not_emulated(error)
+            return self._not_emulated_ending(error)
         except Terminated as signaled:
             return Ending(how="interrupted", status=signaled.status, message=str(signaled))
         except BaseException as error:
@@ -174,7 +174,7 @@ class _Runner:
             how="enough-steps" if self.stopper.requests and not self.stopper.ignored else "finished"
         )
 
-    def _ending_of_not_emulated(self, error: NotEmulated) -> Ending:
+    def _not_emulated_ending(self, error: NotEmulated) -> Ending:
         if isinstance(error, EmulationDefect) and self.own_frames:
             failure.show(error, own_frames=True)
         where = failure.place(error, self.folder)
@@ -198,7 +198,7 @@ class _Runner:
         if faults.find_failure(error):
             defect = faults.make_defect(error, faults.running_operator(error) or "what this line requests")
             defect.__cause__ = error
-            return self._ending_of_not_emulated(defect.with_traceback(error.__traceback__))
+            return self._not_emulated_ending(defect.with_traceback(error.__traceback__))
         failure.show(error, self.own_frames)
         if isinstance(error, KeyboardInterrupt):
             return Ending(how="interrupted", status=INTERRUPTED)

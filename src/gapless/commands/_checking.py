@@ -20,7 +20,7 @@ from gapless.capture.finishing import Abandoned, Finishing
 from gapless.capture.stopping import Watcher, variables
 from gapless.commands import _gate, _host, _output, _ranks
 from gapless.commands._again import Rerun
-from gapless.commands._compiled import with_compiled
+from gapless.commands._compiled import add_compile_results
 from gapless.commands._fit import Fit
 from gapless.commands._loaders import Loaders
 from gapless.commands._progress import Progress
@@ -160,7 +160,7 @@ class Conclusion:
         finishing: Finishing | None = None,
     ) -> None:
         self.options = options
-        self._finishing = finishing or Finishing(watch.progress.unbuffered)
+        self._finishing = finishing or Finishing(watch.progress.write_unbuffered)
         self._saved = False
         self.watch = watch
         self.status = 0
@@ -205,7 +205,7 @@ class Conclusion:
             if emulator is not None and self.options.plan.compiled and self.watch.speaks:
                 recorded = session
                 session = self._finishing.attempt(
-                    lambda: with_compiled(recorded, emulator, self.watch.progress.announce), recorded
+                    lambda: add_compile_results(recorded, emulator, self.watch.progress.announce), recorded
                 )
         self._save(session)
         reports_here = self.watch.speaks and not self.options.fit.silent

@@ -10,7 +10,7 @@ from gapless.analyze.run.turns import are_in_turn, tally
 from gapless.capture.child import Child, ChildWatcher
 from gapless.capture.children import ChildPlan
 from gapless.commands import _ranks
-from gapless.commands._compiled import with_compiled
+from gapless.commands._compiled import add_compile_results
 from gapless.commands._loaders import Loaders
 from gapless.model import Session, StepMark
 
@@ -50,7 +50,7 @@ class ChildStepWatcher(ChildWatcher):
         if self._plan.world_size is None and (session.environment.rank or _ranks.rank()):
             return session
         if self._plan.compiled:
-            session = with_compiled(session, emulator, lambda text: None)
+            session = add_compile_results(session, emulator, lambda text: None)
         if self._loaders is None:
             return session
         priced = report(session, priced=self._plan.programme)

@@ -42,7 +42,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return what_if(passed(command))
 
 
-def with_compiled(session: Session, emulator: Emulator, tell: Callable[[str], object]) -> Session:
+def add_compile_results(session: Session, emulator: Emulator, tell: Callable[[str], object]) -> Session:
     """Return `session` with the graph breaks and recompilations of what it compiled, or a note why not."""
     calls = emulator.compiled
     if not calls.targets and calls.uncopied:

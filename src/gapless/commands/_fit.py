@@ -93,7 +93,7 @@ def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add these options to `command`, which receives them as `fit`."""
 
     @wraps(command)
-    def bundled(
+    def with_fit(
         find: str, changes: tuple[str, ...], tries: bool, price: str, silent: bool, host: str,
         link: float | None, network: float | None, **more: Any,
     ) -> Any:  # fmt: skip
@@ -101,5 +101,5 @@ def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(fit=fit, **more)
 
     for option in reversed(_OPTIONS):
-        bundled = option(bundled)
-    return bundled
+        with_fit = option(with_fit)
+    return with_fit

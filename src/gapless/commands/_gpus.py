@@ -35,11 +35,11 @@ def choose_gpus(gpus: str | None, price: str) -> tuple[str | None, Wanted | None
         raise UsageError(
             "--price is the price per hour of a GPU named by --gpu: --gpu a100,h100 --price a100=1.80"
         )
-    _refuse_unlisted(prices, names, cards)
+    _check_priced_gpus(prices, names, cards)
     return emulated, Wanted(gpus=tuple(names), prices=prices)
 
 
-def _refuse_unlisted(prices: dict[str, float], names: list[str], cards: list[Card]) -> None:
+def _check_priced_gpus(prices: dict[str, float], names: list[str], cards: list[Card]) -> None:
     for name in prices:
         if find_card(name) not in cards:
             raise UsageError(f"--price {name}=…: {name} is not in --gpu {','.join(names)}")

@@ -198,7 +198,7 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options about how a report is shown; `command` receives them as `shown`."""
 
     @wraps(command)
-    def bundled(form: str, unfold: bool, verbose: bool, no_color: bool, **more: Any) -> Any:
+    def with_shown(form: str, unfold: bool, verbose: bool, no_color: bool, **more: Any) -> Any:
         return command(shown=Shown(form, unfold, verbose, no_color), **more)
 
     options = (
@@ -220,5 +220,5 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--no-color", is_flag=True, help="Plain text; the NO_COLOR variable does the same."),
     )
     for option in reversed(options):
-        bundled = option(bundled)
-    return bundled
+        with_shown = option(with_shown)
+    return with_shown

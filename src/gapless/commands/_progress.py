@@ -109,7 +109,7 @@ class Progress:
         """Write a problem, even when quiet."""
         self._write(text)
 
-    def unbuffered(self, text: str) -> None:
+    def write_unbuffered(self, text: str) -> None:
         """Write a problem from a signal handler, which may have interrupted a write to the stream."""
         with suppress(OSError, ValueError):
             os.write(self._stream.fileno(), f"gapless: {plain(text)}\n".encode(errors="replace"))

@@ -232,7 +232,7 @@ def check(module: str | None, words: tuple[str, ...], options: CheckOptions, aga
         _check_trace(options)
     watch = CheckWatcher(options)
     watch.progress.warn_misplaced_options(target.find_misplaced_options(OPTIONS), target.name)
-    finishing = Finishing(watch.progress.unbuffered)
+    finishing = Finishing(watch.progress.write_unbuffered)
     conclusion = Conclusion(options, watch, again, finishing)
     if options.shown.alone:
         _output.redirect_to_stderr()

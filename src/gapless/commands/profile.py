@@ -220,14 +220,14 @@ class ProfileConclusion:
         self._done = False
         self._stream = _output.own_copy(sys.stdout)
         self._style = options.shown.style(self._stream)
-        self._ended(self.rank).unlink(missing_ok=True)
+        self._end_marker(self.rank).unlink(missing_ok=True)
 
     def __call__(self, session: Session) -> None:
         if self._done:
             return
         self._done = True
         self.status = session.ending.status
-        self._ended(self.rank).touch()
+        self._end_marker(self.rank).touch()
         if self.rank:
             return  # rank 0 speaks for all
         self.progress.end(session, self.profiling.steps)
@@ -280,7 +280,7 @@ class ProfileConclusion:
 
     # Other ranks ----------------------------------------------------------------------------------------
 
-    def _ended(self, rank: int) -> Path:
+    def _end_marker(self, rank: int) -> Path:
         return self.recipe.folder / f".rank{rank}.ended"
 
     def _wait_for_others(
@@ -289,7 +289,7 @@ class ProfileConclusion:
         """Wait until all ranks have written their files; return a note on those that did not."""
         until = clock() + _MAX_SECONDS_FOR_RANKS
         said = False
-        while missing := [rank for rank in range(_ranks.world()) if not self._ended(rank).exists()]:
+        while missing := [rank for rank in range(_ranks.world()) if not self._end_marker(rank).exists()]:
             if not said:
                 self.progress.waiting(len(missing))
                 said = True
@@ -297,6 +297,6 @@ class ProfileConclusion:
                 break
             sleep(0.1)
         for rank in range(_ranks.world()):
-            self._ended(rank).unlink(missing_ok=True)
+            self._end_marker(rank).unlink(missing_ok=True)
         named = ", ".join(map(str, missing))
         return [f"no word from {count(len(missing), 'rank')}: {named}"] if missing else []

@@ -61,10 +61,10 @@ def install(texts: Sequence[str]) -> Callable[[], None]:
 def _checkpoint_module(classes: frozenset[str], parent: nn.Module, name: str, module: Any) -> None:
     """Checkpoint the forward pass of a module of one of `classes` when it becomes part of another module."""
     if isinstance(module, nn.Module) and type(module).__name__ in classes and "forward" not in vars(module):
-        module.forward = partial(_run_checkpointed, module, module.forward)
+        module.forward = partial(_run_with_checkpoint, module, module.forward)
 
 
-def _run_checkpointed(module: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
+def _run_with_checkpoint(module: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
     if not (module.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)

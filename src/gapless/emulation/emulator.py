@@ -369,7 +369,7 @@ class Emulator:
                 *recorder.strands.notes(),
                 *((_NO_RACES,) if self.core.races.has_streams and not reports_storage_ends() else ()),
                 *standins.notes(ending.message if ending is not None else ""),
-                *(values.reads.unused() if values is not None else ()),
+                *(values.reads.unused_values() if values is not None else ()),
             ),
             unknown=recorder.unknowns(),
             fallbacks=find_fallbacks(standins.finder.requests.refusals),

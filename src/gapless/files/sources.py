@@ -117,10 +117,10 @@ class Source:
         while length < size and (more := next(self._pieces, None)) is not None:
             parts.append(more)
             length += len(more)
-            self._count_unpacked(len(more))
+            self._count_bytes(len(more))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _count_unpacked(self, length: int) -> None:
+    def _count_bytes(self, length: int) -> None:
         """Count unpacked bytes.
 
         Raises:

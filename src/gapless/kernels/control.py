@@ -147,7 +147,7 @@ def run_for(machine: KernelMachine, op: Op) -> Any:
     variable, *names = op.binds
     body = op.regions[0][0]
     if op.text == "unsigned":
-        low, high = _as_unsigned(low), _as_unsigned(high)
+        low, high = _to_unsigned(low), _to_unsigned(high)
     if low.shape[0] == high.shape[0] == step.shape[0] == 1:
         for number in range(int(low), int(high), int(step)):
             machine.values[variable] = torch.full_like(low, number)
@@ -171,7 +171,7 @@ def run_for(machine: KernelMachine, op: Op) -> Any:
     return carried
 
 
-def _as_unsigned(value: Tensor) -> Tensor:
+def _to_unsigned(value: Tensor) -> Tensor:
     return value.long() & 0xFFFF_FFFF if value.dtype is torch.int32 else value
 
 

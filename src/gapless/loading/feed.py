@@ -89,7 +89,7 @@ def identify_feed(thing: Any, make: Make | None = None, *, anew: bool = False) -
     if not hasattr(thing, "__iter__") or isinstance(thing, str | bytes):
         raise UsageError(f"{type(thing).__name__} yields no batches: pass a DataLoader or a dataset")
     if not forked.can_fork():
-        return _feed_unobserved(thing)
+        return _direct_feed(thing)
     feed = Feed(thing, None, make=make, anew=anew)
 
     def work(tell: forked.Tell) -> ObservedFeed:
@@ -135,7 +135,7 @@ def _feed_of_stream(dataset: Any, looked: ObservedFeed) -> Feed:
     return _feed_of_items(dataset)
 
 
-def _feed_unobserved(thing: Any) -> Feed:
+def _direct_feed(thing: Any) -> Feed:
     if isinstance(thing, DataLoader):
         return Feed(thing, thing)
     if isinstance(thing, IterableDataset):
@@ -213,7 +213,7 @@ def _catch_loader(feed: Feed) -> DataLoader | None:
     hooks = LoaderHooks(Catching())
     hooks.install()
     try:
-        with forked.unchanged(), suppress(_PassBegins):
+        with forked.preserve_random_state(), suppress(_PassBegins):
             for _ in feed.fresh():
                 break
     finally:

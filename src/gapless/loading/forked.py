@@ -86,7 +86,7 @@ def run_in_copy(
         Stopped: with `keep`, on a request to end; with what was measured so far.
     """
     if not can_fork():
-        with unchanged():
+        with preserve_random_state():
             return work(tell)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
@@ -287,7 +287,7 @@ def _back(descriptor: int, position: int) -> None:
 
 
 @contextmanager
-def unchanged() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Python's, NumPy's and torch's random states are afterwards what they were."""
     import numpy
 

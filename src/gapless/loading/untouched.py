@@ -101,7 +101,7 @@ def _batch_target(scope: _Scope, target: ast.expr, over: ast.expr) -> tuple[_Sco
 
 def _find_reads(scope: _Scope, target: ast.expr) -> _ColumnReads | None:
     if isinstance(target, ast.Tuple | ast.List):
-        return _reads_of_unpacked(scope, target.elts)
+        return _reads_of_targets(scope, target.elts)
     if not isinstance(target, ast.Name):
         return None
     read: dict[str, bool] = {}
@@ -113,7 +113,7 @@ def _find_reads(scope: _Scope, target: ast.expr) -> _ColumnReads | None:
         if isinstance(parent, ast.Assign) and parent.value is node and len(parent.targets) == 1:
             parts = parent.targets[0]
             if isinstance(parts, ast.Tuple | ast.List):
-                return _reads_of_unpacked(scope, parts.elts)
+                return _reads_of_targets(scope, parts.elts)
         key = parent.slice if isinstance(parent, ast.Subscript) and parent.value is node else None
         if not isinstance(key, ast.Constant) or not isinstance(key.value, (str, int)):
             return None
@@ -123,7 +123,7 @@ def _find_reads(scope: _Scope, target: ast.expr) -> _ColumnReads | None:
     return _ColumnReads(read, unlisted=False) if read else None
 
 
-def _reads_of_unpacked(scope: _Scope, names: Sequence[ast.expr]) -> _ColumnReads | None:
+def _reads_of_targets(scope: _Scope, names: Sequence[ast.expr]) -> _ColumnReads | None:
     """Return for each index whether its name is read anywhere in the scope; nested targets count as read."""
     if any(isinstance(name, ast.Starred) for name in names):
         return None

@@ -103,11 +103,11 @@ def _fit_sizes(runs: Sequence[MemoryRun], batches: Sequence[int]) -> Callable[[i
         raise UsageError(f"the sizes of {100 * share:.0f} % of the bytes do not scale with the batch size")
     alive = recorded_sizes[0] > 0
 
-    def scaled(batch: int) -> MemoryRun:
+    def predict_run(batch: int) -> MemoryRun:
         predicted = np.where(alive, np.maximum(np.rint(terms[0] + terms[1] * batch), 1), 0)
         return msgspec.structs.replace(runs[0], size=tuple(predicted.astype(np.int64).tolist()))
 
-    return scaled
+    return predict_run
 
 
 def _largest_fitting(does_fit: Callable[[int], bool], start: int) -> int:

@@ -91,7 +91,7 @@ class DriverCallCounter:
         if free >= 0:
             self.device_free = max(self.device_free, self.reserved + free)
 
-    def served(self) -> None:
+    def end_release(self) -> None:
         self.releasing = False
 
 

@@ -207,9 +207,9 @@ class History:
         pool = self.pool_number(pool_of(entry) or self._private.at(entry["addr"]))
         self._row(ALLOC, ident, entry, entry["size"], self._places.of_entry(entry), pool)
         self._write_completions()
-        self._calls.served()
+        self._calls.end_release()
 
-    def _free_requested(self, at: int, entry: Any) -> None:
+    def _request_free(self, at: int, entry: Any) -> None:
         address = entry["addr"]
         ident = self._live.pop(address, -1)
         if ident < 0:
@@ -224,7 +224,7 @@ class History:
         self._row(FREE if now else DEFER, ident, entry)
         self._pending[address] = -1 if now else ident
 
-    def _free_completed(self, at: int, entry: Any) -> None:
+    def _complete_free(self, at: int, entry: Any) -> None:
         ident = self._pending.pop(entry["addr"], None)
         if ident is None:  # it was freed before recording began and waited for a stream
             ident = self.ident_at_start(entry["addr"])
@@ -373,8 +373,8 @@ def _ends(mark: Any) -> bool:
 
 _READERS = {
     "alloc": History._alloc,
-    "free_requested": History._free_requested,
-    "free_completed": History._free_completed,
+    "free_requested": History._request_free,
+    "free_completed": History._complete_free,
     "segment_alloc": History._segment_alloc,
     "segment_free": History._segment_free,
     "segment_unmap": History._segment_free,

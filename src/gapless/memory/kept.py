@@ -101,10 +101,10 @@ def find_kept(
         )
         items.append((item, lives))
     items.sort(key=lambda pair: (pair[0].after, pair[0].line.where if pair[0].line else ""))
-    return tuple(_with_memory_needed(run, item, lives, where) for item, lives in items[:_MAX_ROWS])
+    return tuple(_add_memory_needs(run, item, lives, where) for item, lives in items[:_MAX_ROWS])
 
 
-def _with_memory_needed(
+def _add_memory_needs(
     run: MemoryRun, item: Kept, lives: Sequence[_Life], where: TrialConditions | None
 ) -> Kept:
     """Return `item` with the memory needed if its tensors are deleted after their last use."""

@@ -15,7 +15,7 @@ from gapless.memory.moment import moment
 from gapless.memory.remedies import choose_remedy, try_remedies
 from gapless.memory.sentence import advice, answer, sentence
 from gapless.memory.settings import parse
-from gapless.memory.shortfall import ends_with_failure, find_needed, is_partial, shortfall, tighten_limit
+from gapless.memory.shortfall import ends_with_failure, find_least_bytes, is_partial, shortfall, tighten_limit
 from gapless.memory.simulate import Begin, Simulation, simulate
 from gapless.memory.trials import (
     EXPANDABLE,
@@ -192,7 +192,7 @@ def _replay_run(run: MemoryRun, options: ReportOptions, where: TrialConditions) 
     lack = shortfall(run, where, outcome)
     needs = lack.needs if lack is not None else -1
     if lack is None and where.capacity >= 0:
-        needs = find_needed(run, where, outcome.peak_allocated, replay.begin)
+        needs = find_least_bytes(run, where, outcome.peak_allocated, replay.begin)
     return _Baseline(
         outcome=outcome,
         measure=outcome,

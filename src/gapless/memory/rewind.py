@@ -72,8 +72,8 @@ class Rewind:
         self._order: list[int] = []
         self._undo: dict[str, Callable[[Any], None]] = {
             "alloc": self._alloc,
-            "free_completed": self._free_completed,
-            "free_requested": self._free_requested,
+            "free_completed": self._complete_free,
+            "free_requested": self._request_free,
             "segment_alloc": self._segment_alloc,
             "segment_free": self._segment_free,
             "segment_map": self._segment_map,
@@ -121,13 +121,13 @@ class Rewind:
         piece.state = FREE
         self._join(self._range(entry["addr"]), entry["addr"])
 
-    def _free_requested(self, entry: Any) -> None:
+    def _request_free(self, entry: Any) -> None:
         piece = self.pieces.get(entry["addr"])
         if piece is None or piece.state != WAITING:
             raise InconsistentTrace("a tensor was freed twice, or never allocated")
         piece.state = USED
 
-    def _free_completed(self, entry: Any) -> None:
+    def _complete_free(self, entry: Any) -> None:
         address, requested = entry["addr"], entry["size"]
         size = round_size(requested, self.settings.divisions)
         home = self._range(address)

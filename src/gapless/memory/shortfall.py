@@ -56,7 +56,7 @@ def shortfall(run: MemoryRun, where: TrialConditions, base: Outcome) -> OutOfMem
         unusable=failed.cached if failed else 0,
         largest=failed.largest if failed else 0,
         has=has,
-        needs=find_needed(run, where, has, replay.begin),
+        needs=find_least_bytes(run, where, has, replay.begin),
         unlimited=_attempt(run, where, UNLIMITED, replay.begin).allocator.peak_reserved,
         ended=ends_with_failure(run),
         open=is_partial(run),
@@ -85,7 +85,7 @@ def _memory_before(run: MemoryRun, event: int) -> Shortage:
     return replay.short_of(event)
 
 
-def find_needed(run: MemoryRun, where: TrialConditions, least: int, begin: Begin = "recorded") -> int:
+def find_least_bytes(run: MemoryRun, where: TrialConditions, least: int, begin: Begin = "recorded") -> int:
     """Return the least bytes, at least `least`, with which `run` succeeds under its own settings.
 
     Each failing request gets the memory it needs, and the run is replayed with that until none fails. Less

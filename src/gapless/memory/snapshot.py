@@ -55,12 +55,12 @@ def read_bytes(data: bytes, name: str) -> tuple[MemoryRun, ...]:
         data = gunzip(data, name)
     head = data[:4096].lstrip()
     if head.startswith(b"<") and b"MemoryViz" in data[:65536]:
-        data = _extract_embedded(data, name)
+        data = _extract_snapshot(data, name)
     value = _parse_json(data, name) if head[:1] in (b"{", b"[") else load_plain(data, name)
     return read_value(value, name, len(data))
 
 
-def _extract_embedded(data: bytes, name: str) -> bytes:
+def _extract_snapshot(data: bytes, name: str) -> bytes:
     match = _EMBEDDED_SNAPSHOT.search(data)
     try:
         return base64.b64decode(match.group(1), validate=True) if match else b""

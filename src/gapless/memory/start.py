@@ -80,7 +80,7 @@ def _range(segment: Any) -> tuple[SegmentRange, list[tuple[int, Piece]]]:
         state = _STATES.get(block["state"])
         if state is None:
             raise InconsistentTrace(f"a block is {block['state'][:40]!r}")
-        requested, frames = _requested(block)
+        requested, frames = _requested_bytes(block)
         pieces.append((address, Piece(block["size"], state, requested if state != FREE else 0, frames)))
         address += block["size"]
     if address != segment["address"] + segment["total_size"]:
@@ -100,7 +100,7 @@ def _range(segment: Any) -> tuple[SegmentRange, list[tuple[int, Piece]]]:
     )
 
 
-def _requested(block: Any) -> tuple[int, object]:
+def _requested_bytes(block: Any) -> tuple[int, object]:
     """Return requested bytes and frames of a block: torch 2.0 has both in a history."""
     history = block.get("history")
     if isinstance(history, list) and history and isinstance(history[0], dict):

@@ -95,14 +95,14 @@ class _ReplayedCurve(_CurveAndCalls):
         replay = Simulation(run, **where._asdict())
         self._allocator = replay.allocator
         replay.allocator.log = self._log
-        self.curve = replay.go(self._record_counted, points=MAX_CELLS).curve
+        self.curve = replay.go(self._record_driver_calls, points=MAX_CELLS).curve
 
     def _log(self, action: str, address: int, size: int, stream: int) -> None:
         call = _CALL_OF_ACTION.get(action)
         if call is not None:
             self.row(max(self._allocator.now, self._low), call, size)
 
-    def _record_counted(self, low: int, stop: int) -> None:
+    def _record_driver_calls(self, low: int, stop: int) -> None:
         """Record, after each stretch, the calls that the allocator only counts."""
         allocator = self._allocator
         now = [allocator.retries, allocator.collections, allocator.ooms]

@@ -44,7 +44,7 @@ def to_device(
     ``pin_memory=True`` pins in a thread of its own, which is better than pinning here.
     """
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    _release_finished()
+    _drop_finished_copies()
     if stream is None or device.type != "cuda":
         return _move_batch(batch, device, dtype)
     with torch.cuda.stream(stream):
@@ -85,7 +85,7 @@ def _copy_to_device(tensor: Tensor, device: torch.device, dtype: torch.dtype | N
     return copied if dtype is None else copied.to(dtype)
 
 
-def _release_finished() -> None:
+def _drop_finished_copies() -> None:
     """Drop references to pinned tensors whose copies are done."""
     with _lock:
         while _pending_copies and _pending_copies[0][0].query():

@@ -130,7 +130,7 @@ def tensors_to_differentiate(instance: Instance, call_input: Input) -> dict[str,
         for name, parameter in module.named_parameters()
         if parameter.requires_grad
     }
-    for name, value in (*of_modules.items(), *instance.trained().items()):
+    for name, value in (*of_modules.items(), *instance.trained_tensors().items()):
         if not any(value is tensor for tensor in wanted_tensors.values()):
             wanted_tensors[name if name not in wanted_tensors else f"self.{name}"] = value
     return wanted_tensors

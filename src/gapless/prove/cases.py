@@ -111,18 +111,18 @@ def _alternate(old: torch.Tensor, first: int, second: int) -> torch.Tensor:
 def _size_cases(call_input: Input, recognised: RecognisedInput) -> Iterator[Case]:
     size, before = batch_size(call_input), dict(call_input.tensors())
 
-    def trimmed(trims: Trims) -> Input:
+    def cut_input(trims: Trims) -> Input:
         return lengths.cut_lengths(_trim(call_input, trims), recognised.lengths, before)
 
     if size > 1:
-        yield "batch of one", lambda: trimmed({0: (size, 1)})
+        yield "batch of one", lambda: cut_input({0: (size, 1)})
     if size:
-        yield "empty batch", lambda: trimmed({0: (size, 0)})
+        yield "empty batch", lambda: cut_input({0: (size, 0)})
     odd = _odd_sizes(call_input, size)
     if odd:
-        yield "odd sizes", lambda: trimmed(odd)
+        yield "odd sizes", lambda: cut_input(odd)
     if any(tensor.dim() for _, tensor in call_input.tensors()):
-        yield "strided tensors", lambda: call_input.map_tensors(_make_strided)
+        yield "strided tensors", lambda: call_input.map_tensors(_with_gaps)
 
 
 Trims = dict[int, tuple[int, int]]
@@ -163,7 +163,7 @@ def _trim(call_input: Input, trims: Trims) -> Input:
     return call_input.map_tensors(visit)
 
 
-def _make_strided(path: str, tensor: torch.Tensor) -> torch.Tensor:
+def _with_gaps(path: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return the same values with a gap after each element."""
     if not tensor.dim() or tensor.layout is not torch.strided:
         return tensor

@@ -70,7 +70,7 @@ class ConditionRecorder:
             for function, code in before:
                 function.__code__ = code
 
-    def untested(self) -> list[str]:
+    def untested_conditions(self) -> list[str]:
         """Return a sentence for each of the first conditions that never changed, and the number of the
         others."""
         sentences = [

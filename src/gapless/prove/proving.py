@@ -174,7 +174,7 @@ class _ComparisonRun:
                 self._save(os.fspath(unsaved), call_input, compared)
                 unsaved = None
         if not self.options.only:
-            self.notes += self.judge.conditions.untested()
+            self.notes += self.judge.conditions.untested_conditions()
         if unsaved is not None:
             self.notes.append(f"no case fails, so nothing was written to {os.fspath(unsaved)}")
         if not (self.gradients or self.requires_gradients):

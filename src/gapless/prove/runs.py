@@ -30,7 +30,7 @@ class TimedCalls:
         self._seed = seed
         self._copies = copies
         self._backward = backward
-        self._trained = list(instance.trained().values()) if backward else []
+        self._trained = list(instance.trained_tensors().values()) if backward else []
         self._ready: list[tuple[Input, list[torch.Tensor]]] = []
         self._cotangents: dict[str, torch.Tensor] = {}
         size = sum(tensor.numel() * tensor.element_size() for _, tensor in call_input.tensors())

@@ -85,7 +85,7 @@ class Setup:
         if self._contract is not None and not callable(self._contract):
             raise UsageError(f"the contract is of type {type(self._contract).__name__} and cannot be called")
         self.user_inputs = self.inputs(**self._sweep_default())
-        self.added = self._added()
+        self.added = self._added_inputs()
         self.place = self._place()
 
     @property
@@ -119,7 +119,7 @@ class Setup:
 
         return holds
 
-    def _added(self) -> list[Input]:
+    def _added_inputs(self) -> list[Input]:
         if self._added_source is None:
             return []
         options = self.options

@@ -51,7 +51,7 @@ class Instance:
                     modules_by_path[path] = value
         return modules_by_path
 
-    def trained(self) -> dict[str, torch.Tensor]:
+    def trained_tensors(self) -> dict[str, torch.Tensor]:
         """Return parameters and other tensors in the objects that require gradients, by name."""
         tensors: dict[str, torch.Tensor] = {
             _join_names(name, parameter): value

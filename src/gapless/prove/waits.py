@@ -157,7 +157,7 @@ def _call(emulator: Emulator, instance: Instance, own: Input, seed: int, backwar
     trained = list(tensors_to_differentiate(instance, own).values())
     output = instance.call(*own.args, **own.kwargs)
     for _, tensor in tensors(output, "output"):  # the caller may read it
-        emulator.core.races.check_returned(tensor, "whoever called")
+        emulator.core.races.check_result(tensor, "whoever called")
     if not backward or not trained or any(tensor.grad is not None for tensor in trained):
         return
     ends = {path: tensor for path, tensor in tensors(output, "output") if tensor.requires_grad}

@@ -62,7 +62,7 @@ def measure_fidelity(model: ReplayModel, outcome: ReplayOutcome | None = None) -
     error = np.abs(derived - recorded)
     held = work.end[anchors.work[of_wait]] > anchors.arrive[of_wait]
     counted = (held & (recorded >= MIN_WAIT_NS)) | (derived - anchors.own[of_wait] >= MIN_WAIT_NS)
-    explained, blocked = _explained_and_blocked(model, of_wait, held)
+    explained, blocked = _blocked_times(model, of_wait, held)
     total = int(model.waits.blocked.sum())
     compared = ReplayFidelity(
         span_error=(outcome.span - model.recorded) / span,
@@ -81,7 +81,7 @@ def _median(values: Ints) -> float:
     return float(np.median(values)) if len(values) else -1.0
 
 
-def _explained_and_blocked(model: ReplayModel, of_wait: Bools, held: Bools) -> tuple[int, int]:
+def _blocked_times(model: ReplayModel, of_wait: Bools, held: Bools) -> tuple[int, int]:
     """Return the blocked time that the recorded end of the waited-for work explains, and all blocked time."""
     anchors, work, table = model.graph.anchors, model.timeline.work, model.waits
     wait, arrive = anchors.wait[of_wait], anchors.arrive[of_wait]

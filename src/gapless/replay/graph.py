@@ -53,11 +53,11 @@ class DependencyGraph:
         return slice(1, self.first_stretch)
 
     @property
-    def folded(self) -> slice:
+    def folded_edges(self) -> slice:
         return slice(self.first_stretch, self.first_crossing)
 
     @property
-    def crossed(self) -> slice:
+    def crossing_edges(self) -> slice:
         return slice(self.first_crossing, self.first_collective)
 
     @property

@@ -65,18 +65,18 @@ def classify_copies(timeline: Timeline) -> CopyKinds:
     work, call = timeline.work, timeline.launchers
     memcpy = work.kind == WorkKind.MEMCPY
 
-    def named(text: str) -> Bools:
+    def has_text(text: str) -> Bools:
         flags: Bools = memcpy & timeline.names_where(lambda name: text in name)[work.name]
         return flags
 
-    read = named("DtoD") & (call >= 0)
+    read = has_text("DtoD") & (call >= 0)
     if read.any():
         read &= timeline.names_where(_HOST_COPY.match)[timeline.host.name[call]]
     return CopyKinds(
-        to_host=named("DtoH") | read,
-        to_device=named("HtoD"),
-        pageable=named("Pageable"),
-        pinned=named("Pinned"),
+        to_host=has_text("DtoH") | read,
+        to_device=has_text("HtoD"),
+        pageable=has_text("Pageable"),
+        pinned=has_text("Pinned"),
     )
 
 

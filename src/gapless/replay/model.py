@@ -44,7 +44,7 @@ class ReplayModel(Dependences):
     def replay(self, change: ReplayChange = NO_CHANGE) -> ReplayOutcome:
         """Replay the profile under `change`."""
         if change.removes_only:
-            weights, (to_a, to_b) = self._unchanged, self._arranged
+            weights, (to_a, to_b) = self._recorded_weights, self._recorded_positions
         else:
             weights = self._weights(change)
             to_a, to_b = self.program.by_position(weights.to_a, weights.to_b)
@@ -60,9 +60,11 @@ class ReplayModel(Dependences):
         """Return a function from sets of waits (marked in `waits`) to the spans under `change` without
         each.
         """
-        weights = self._unchanged if change == NO_CHANGE else self._weights(change)
+        weights = self._recorded_weights if change == NO_CHANGE else self._weights(change)
         to_a, to_b = (
-            self._arranged if change == NO_CHANGE else self.program.by_position(weights.to_a, weights.to_b)
+            self._recorded_positions
+            if change == NO_CHANGE
+            else self.program.by_position(weights.to_a, weights.to_b)
         )
         start, anchors = self.timeline.span[0], self.graph.anchors
 
@@ -134,12 +136,12 @@ class ReplayModel(Dependences):
         return remove_waits(self.waits.host[wanted & self.removable].tolist())
 
     @cached_property
-    def _unchanged(self) -> Weights:
+    def _recorded_weights(self) -> Weights:
         return self._weights(NO_CHANGE)
 
     @cached_property
-    def _arranged(self) -> tuple[Ints, Ints]:
-        return self.program.by_position(self._unchanged.to_a, self._unchanged.to_b)
+    def _recorded_positions(self) -> tuple[Ints, Ints]:
+        return self.program.by_position(self._recorded_weights.to_a, self._recorded_weights.to_b)
 
     def _weights(self, change: ReplayChange) -> Weights:
         clock = host_clock(self.timeline, self.links, self.steps, change)

@@ -242,7 +242,7 @@ def _shorten(
     if whole <= 0:
         return (), ()
 
-    def saved(keys: Iterable[K]) -> int:
+    def saving_of(keys: Iterable[K]) -> int:
         return spans.saved(groups[key] for key in keys)
 
     candidates = sorted(groups, key=lambda key: (each[key].last, each[key].alone, each[key].blocked))
@@ -252,10 +252,10 @@ def _shorten(
     kept = candidates[max(len(candidates) - 1 - enough, 0) :]
     for key in list(kept) if len(kept) <= MAX_FIXES_TO_PRUNE else ():
         rest = [other for other in kept if other != key]
-        if rest and saved(rest) >= MIN_SHARE_OF_SAVING * whole:
+        if rest and saving_of(rest) >= MIN_SHARE_OF_SAVING * whole:
             kept = rest
     return _order_by_saving(
-        kept, each, saved, lambda order: spans.saved_after([groups[key] for key in order])
+        kept, each, saving_of, lambda order: spans.saved_after([groups[key] for key in order])
     )
 
 

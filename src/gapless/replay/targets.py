@@ -37,9 +37,9 @@ def find_targets(timeline: Timeline, links: LaunchLinks, rows: Ints, kind: Ints,
     number = _stream_waited_for(timeline, links, rows, previous)
     for stream in distinct(number[(kind == WaitKind.STREAM) & (number >= 0)]):
         mine = (kind == WaitKind.STREAM) & (number == stream)
-        work[mine] = last_launched(timeline, links, start[mine], int(stream))
+        work[mine] = last_launch(timeline, links, start[mine], int(stream))
     mine = kind == WaitKind.DEVICE
-    work[mine] = last_launched(timeline, links, start[mine], -1)
+    work[mine] = last_launch(timeline, links, start[mine], -1)
     mine = kind == WaitKind.EVENT
     work[mine] = _event_targets(timeline, links, rows[mine])
     odd = (kind != WaitKind.EVENT) & ((work < 0) | _ends_far_from(timeline, rows, work))
@@ -51,10 +51,10 @@ def find_targets(timeline: Timeline, links: LaunchLinks, rows: Ints, kind: Ints,
 def previous_copy(timeline: Timeline, links: LaunchLinks, rows: Ints) -> Ints:
     """Return for each call the device row of the last copy launched before it on its thread; -1 if none."""
     memory = (links.copies.to_host | links.copies.to_device) & (links.call >= 0)
-    return _previous_launched(timeline, links, np.flatnonzero(memory), rows)
+    return _previous_launch(timeline, links, np.flatnonzero(memory), rows)
 
 
-def _previous_launched(timeline: Timeline, links: LaunchLinks, work: Ints, rows: Ints) -> Ints:
+def _previous_launch(timeline: Timeline, links: LaunchLinks, work: Ints, rows: Ints) -> Ints:
     """Return for each call the one of `work` launched last before it on its thread; -1 if none."""
     if not len(work):
         return np.full(len(rows), -1, np.int64)
@@ -70,7 +70,7 @@ def _stream_waited_for(timeline: Timeline, links: LaunchLinks, rows: Ints, previ
     previous copy on its thread, else of the previous launch; -1 if unknown.
     """
     host, syncs = timeline.host, timeline.syncs
-    launch = _previous_launched(timeline, links, np.flatnonzero(links.call >= 0), rows)
+    launch = _previous_launch(timeline, links, np.flatnonzero(links.call >= 0), rows)
     source = np.where(previous >= 0, previous, launch)
     result = np.where(source >= 0, links.stream[source], -1)
     recorded = {
@@ -88,7 +88,7 @@ def _stream_waited_for(timeline: Timeline, links: LaunchLinks, rows: Ints, previ
     return result
 
 
-def last_launched(timeline: Timeline, links: LaunchLinks, times: Ints, stream: int) -> Ints:
+def last_launch(timeline: Timeline, links: LaunchLinks, times: Ints, stream: int) -> Ints:
     """Return the operation that ends last among those launched before each time (on `stream`; -1: on any)."""
     order, launches = links.launched, links.launches
     if stream >= 0:
@@ -124,7 +124,7 @@ def _event_targets(timeline: Timeline, links: LaunchLinks, rows: Ints) -> Ints:
             (links.stream_id == syncs.on_stream[at]) & (links.stream_device == syncs.device[at])
         )
         if len(on):
-            result[i] = last_launched(timeline, links, host.start[[record]], int(on[0]))[0]
+            result[i] = last_launch(timeline, links, host.start[[record]], int(on[0]))[0]
     return result
 
 

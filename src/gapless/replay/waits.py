@@ -15,7 +15,7 @@ from gapless.replay.targets import (
     LONG_CALL_NS,
     WaitKind,
     find_targets,
-    last_launched,
+    last_launch,
     previous_copy,
 )
 from gapless.trace.timeline import Bools, ColumnTable, HostKind, Ints, Timeline, distinct, is_among
@@ -159,7 +159,7 @@ def _memory_rows(timeline: Timeline, links: LaunchLinks, calls: Ints) -> Rows:
     host, work = timeline.host, timeline.work
     rows = calls[links.names.memory[host.name[calls]]]
     rows = rows[host.end[rows] - host.start[rows] > LONG_CALL_NS]
-    target = last_launched(timeline, links, host.start[rows], -1)
+    target = last_launch(timeline, links, host.start[rows], -1)
     if len(work):
         end = work.end[np.maximum(target, 0)]
         ended_with_work = (target >= 0) & (end > host.start[rows]) & (end <= host.end[rows])

@@ -50,13 +50,13 @@ def find_edges(timeline: Timeline, graph: DependencyGraph, order: DeviceOrder) -
     looks = np.where(anchors.work >= 0, graph.node_of[anchors.work], 0)
     b[graph.moments] = np.where(anchors.kind == HANDOVER, handed, looks)
     when[graph.moments] = anchors.leave
-    a[graph.folded], b[graph.folded] = graph.hangs, graph.chained
+    a[graph.folded_edges], b[graph.folded_edges] = graph.hangs, graph.chained
     ends = np.append(graph.stretches.begin[1:], len(graph.rows))
-    when[graph.folded] = work.end[graph.rows[ends - 1]]
+    when[graph.folded_edges] = work.end[graph.rows[ends - 1]]
     before = order.before[graph.crossings.work]
-    a[graph.crossed] = np.where(before >= 0, graph.node_of[before], 0)
-    b[graph.crossed] = graph.node_of[graph.crossings.source]
-    when[graph.crossed] = work.end[graph.crossings.source]
+    a[graph.crossing_edges] = np.where(before >= 0, graph.node_of[before], 0)
+    b[graph.crossing_edges] = graph.node_of[graph.crossings.source]
+    when[graph.crossing_edges] = work.end[graph.crossings.source]
     by_row = np.empty(len(work), np.int64)
     by_row[graph.rows] = graph.stretches.stretch_of
     a[graph.peers] = graph.first_stretch + by_row[graph.collectives]
@@ -81,10 +81,12 @@ def compute_weights(
     if late != 1.0:
         launches = replace(launches, delay=np.rint(launches.delay * late).astype(np.int64))
     own, chained = _operation_weights(timeline, graph, launches, order, clock, length)
-    to_a[graph.folded], to_b[graph.folded] = graph.stretches.fold(own, chained)
+    to_a[graph.folded_edges], to_b[graph.folded_edges] = graph.stretches.fold(own, chained)
     before = order.before[graph.crossings.work]
-    to_a[graph.crossed] = np.where(before >= 0, 0, NO_EDGE)
-    to_b[graph.crossed] = graph.crossings.delay - np.where(before >= 0, order.gap[graph.crossings.work], 0)
+    to_a[graph.crossing_edges] = np.where(before >= 0, 0, NO_EDGE)
+    to_b[graph.crossing_edges] = graph.crossings.delay - np.where(
+        before >= 0, order.gap[graph.crossings.work], 0
+    )
     if change.collectives == "end":
         to_b[graph.peers] = timeline.work.end[graph.collectives]
     return Weights(to_a, to_b, own, chained, length, clock)

@@ -107,9 +107,9 @@ class PageableCopy(WaitRule):
     def remedy(self, site: Site) -> str:
         if site.detail == "strided":
             return _STRIDED
-        return self._pinned(site) + (_UNMEASURED if site.detail == "unmeasured" else "")
+        return self._pinning_advice(site) + (_UNMEASURED if site.detail == "unmeasured" else "")
 
-    def _pinned(self, site: Site) -> str:
+    def _pinning_advice(self, site: Site) -> str:
         if is_below(site, "accelerate", "send_to_device"):
             return (
                 "let the DataLoader pin its batches (`pin_memory=True`), and copy them without waiting: "

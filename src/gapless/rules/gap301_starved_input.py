@@ -147,11 +147,11 @@ def _remedy(profile: Profile, spot: CostSpot, advice: str) -> tuple[str, ...]:
     if _batch_maker(spot) != "itself" or once:
         return (advice,)
     call = "`DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True)`"
-    needed, enough = _workers_needed(profile, spot)
+    needed, enough = _needed_workers(profile, spot)
     return call + enough, f"`num_workers={needed}, persistent_workers=True`" if needed else ""
 
 
-def _workers_needed(profile: Profile, spot: CostSpot) -> tuple[int, str]:
+def _needed_workers(profile: Profile, spot: CostSpot) -> tuple[int, str]:
     """Return how many workers keep up with the rest of a step (0: none would), and a sentence on it."""
     batch = profile_rules.per_step(profile, max(_loading_time(profile), spot.idle))
     rest = profile.steps.mean - batch

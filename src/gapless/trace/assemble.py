@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gapless.trace.build import DUPLICATED, IMPOSSIBLE_TIME, TimelineBuilder
 from gapless.trace.events import Head, to_integer
 from gapless.trace.links import find_links
-from gapless.trace.losses import count_numbered, find_bare_ranges, find_lost_arrows
+from gapless.trace.losses import count_numbered_events, find_bare_ranges, find_lost_arrows
 from gapless.trace.timeline import (
     ColumnTable,
     Facts,
@@ -99,7 +99,10 @@ def build_timeline(builder: TimelineBuilder, head: Head, facts: Facts) -> Timeli
 
 def _find_losses(builder: TimelineBuilder, timeline: Timeline, earliest: int, losses: Losses) -> Losses:
     """Return `losses` with what `timeline`, which begins at `earliest` ns, lacks of the recording."""
-    counted, ends = count_numbered(builder, timeline, earliest), find_lost_arrows(builder, timeline, earliest)
+    counted, ends = (
+        count_numbered_events(builder, timeline, earliest),
+        find_lost_arrows(builder, timeline, earliest),
+    )
     bare, beyond = find_bare_ranges(builder, timeline, earliest)
     window = _recording_window(builder, timeline, earliest)
     return replace(

@@ -210,7 +210,7 @@ class TimelineBuilder:
         length = np.fromiter(map(_dur, events), np.float64, len(events))
         good = (length >= 0) & (length < _MAX_TIME_US) & (np.abs(micro) < _MAX_TIME_US)
         if not good.all():
-            self._count_refused(category, [events[row] for row in np.flatnonzero(~good)])
+            self._count_unusable(category, [events[row] for row in np.flatnonzero(~good)])
             events = [events[row] for row in np.flatnonzero(good)]
             micro, length = micro[good], length[good]
         start = self._to_nanoseconds(events, micro)
@@ -224,7 +224,7 @@ class TimelineBuilder:
             events, micro = [events[row] for row in np.flatnonzero(good)], micro[good]
         return events, self._to_nanoseconds(events, micro)
 
-    def _count_refused(self, category: str, events: list[Event]) -> None:
+    def _count_unusable(self, category: str, events: list[Event]) -> None:
         for event in events:
             if event.ph in ("B", "E"):
                 self._has_halves = True
@@ -254,7 +254,7 @@ class TimelineBuilder:
                 continue
             folded = category.lower()
             if folded == category or not self._add_category(folded, members):
-                self._add_uncategorized(members)
+                self._add_other_events(members)
 
     def _add_category(self, category: str, events: list[Event]) -> bool:
         """Add events of one category; False where the category is not one that is read."""
@@ -318,7 +318,7 @@ class TimelineBuilder:
         if never:
             self.dropped["whose end is missing"] += never
 
-    def _add_uncategorized(self, events: list[Event]) -> None:
+    def _add_other_events(self, events: list[Event]) -> None:
         memory: list[Event] = []
         numbered = [event for event in events if event.args.index != -1 or event.args.index_old != -1]
         if numbered:

@@ -34,7 +34,7 @@ class NumberedEvents(NamedTuple):
     dense: bool = False
 
 
-def count_numbered(builder: TimelineBuilder, timeline: Timeline, earliest: int) -> NumberedEvents:
+def count_numbered_events(builder: TimelineBuilder, timeline: Timeline, earliest: int) -> NumberedEvents:
     """Count the CPU events that the profiler numbered; `earliest` is the time of the first event.
 
     ``Ev Idx`` counts operators and annotations without gaps, in some versions with memory records among them,

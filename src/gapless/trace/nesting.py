@@ -42,7 +42,7 @@ def _find_innermost(opens: Ints, closes: Ints, rounding: int) -> Ints:
     """Return the last span that begins before each span and is open there; `closes` is rounded in place."""
     nested = np.ones(len(opens), bool)
     for _ in range(_MAX_ROUNDS):
-        result = _innermost_of_nested(opens, closes, nested)
+        result = _innermost_spans(opens, closes, nested)
         over = np.where((result >= 0) & nested, closes - closes[result], 0)
         crossing = over > 2 * rounding + 1
         rounded = (over > 1) & ~crossing
@@ -62,7 +62,7 @@ def _find_innermost(opens: Ints, closes: Ints, rounding: int) -> Ints:
     return result
 
 
-def _innermost_of_nested(opens: Ints, closes: Ints, nested: Bools) -> Ints:
+def _innermost_spans(opens: Ints, closes: Ints, nested: Bools) -> Ints:
     """Return the innermost of the `nested` spans, none of which cross, around the start of each span."""
     rows = np.arange(len(opens))
     members = np.flatnonzero(nested)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gapless.analyze.estimate.fusion import FUSED_NAME, count_kernels, fuse, mark_compiled
+from gapless.analyze.estimate.fusion import FUSED_NAME, compile_step, count_kernels, fuse
 from gapless.model.programme import Entry
 
 
@@ -62,12 +62,12 @@ def test_fusing_again_changes_nothing() -> None:
 
 def test_an_optimizer_is_not_taken_to_be_compiled() -> None:
     step = (operator("add", compiled=False), Entry(name="aten::_foreach_add_", optimizer=True))
-    assert [entry.compiled for entry in mark_compiled(step)] == [True, False]
+    assert [entry.compiled for entry in compile_step(step)] == [True, False]
 
 
 def test_compiling_never_adds_kernels() -> None:
     step = tuple(operator(name, compiled=False) for name in ("add", "addmm", "relu", "sum", "mul", "sort"))
-    assert count_kernels([fuse(mark_compiled(step))]) < count_kernels([step])
+    assert count_kernels([fuse(compile_step(step))]) < count_kernels([step])
 
 
 def test_what_a_norm_computes_with_its_rows_is_in_its_kernel() -> None:

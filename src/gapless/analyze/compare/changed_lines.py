@@ -19,7 +19,7 @@ def line_changes(pair: ProfilePair, floor: float) -> tuple[LineChange, ...]:
     """Match lines one to one, those that changed most first; a change up to `floor` is ignored."""
     old, new = _by_line(pair.before, pair.divisors[0]), _by_line(pair.after, pair.divisors[1])
     before, after = list(old), list(new)
-    nothing = _time_of_unlisted(pair.before), _time_of_unlisted(pair.after)
+    nothing = _default_line_times(pair.before), _default_line_times(pair.after)
     rows = []
     for i, j in match_places(before, after):
         was = before[i] if i is not None else None
@@ -70,7 +70,7 @@ def _sort_key(row: LineChange) -> tuple[float, float]:
     return (-abs(after - before), -max(before, after))
 
 
-def _time_of_unlisted(profile: Profile) -> LineTimes:
+def _default_line_times(profile: Profile) -> LineTimes:
     return (-1.0 if len(profile.lines) >= MAX_KERNELS_LISTED else 0.0, 0.0)
 
 
@@ -86,7 +86,7 @@ def _by_line(profile: Profile, steps: int) -> dict[ComparedPlace, LineTimes]:
             place = ComparedPlace("", where, "" if where else cost.place or cost.site.operator)
             if where or place.text:
                 idle[place] += cost.idle
-    absent = _time_of_unlisted(profile)[0]
+    absent = _default_line_times(profile)[0]
 
     return {
         place: (device[place] / steps if place in device else absent, idle[place] / steps)

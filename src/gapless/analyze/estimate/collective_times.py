@@ -113,7 +113,7 @@ def communication_time(steps: Sequence[Step], programme: Programme) -> Communica
 def collective_time(entry: Entry, programme: Programme) -> float:
     """Nanoseconds of one collective."""
     begin = latency(entry, programme)
-    moving = max(bytes_moved(entry)) / bandwidth(entry, programme)
+    moving = max(ring_bytes(entry)) / bandwidth(entry, programme)
     return begin + moving + links_of(programme.gpu).bend * math.sqrt(begin * moving)
 
 
@@ -189,7 +189,7 @@ def describe_assumptions(moving: CommunicationTime, programme: Programme) -> str
     ).replace("PCIe'", "PCIe's")
 
 
-def bytes_moved(entry: Entry) -> tuple[float, float]:
+def ring_bytes(entry: Entry) -> tuple[float, float]:
     """Return the bytes that this rank sends and receives with rings (``NCCL-tests``, ``PERFORMANCE.md``).
 
     Trees and reducing switches move less for an all-reduce; nothing moves less for the others.

@@ -80,12 +80,12 @@ MEDIAN_SHARE = 0.5
 
 def draw_shares(count: int = DRAWS) -> Floats:
     """Return a number between 0 and 1 for each draw, uncorrelated with all others."""
-    return (_uncorrelated("shares", [_host_ranks(count), _common_ranks(count)]) + 0.5) / count
+    return (_choose_permutation("shares", [_host_ranks(count), _common_ranks(count)]) + 0.5) / count
 
 
 def draw_normal(name: str, count: int = DRAWS) -> Floats:
     """Return a normal deviate for each draw, uncorrelated with all but those of the same name."""
-    return _normal_deviates(_uncorrelated(name, [_host_ranks(count), _common_ranks(count)]))
+    return _normal_deviates(_choose_permutation(name, [_host_ranks(count), _common_ranks(count)]))
 
 
 def interval(likely: float, drawn: Sequence[float] | Floats) -> Range:
@@ -104,13 +104,13 @@ def _factors(doubts: Sequence[TimeUncertainty], count: int) -> Floats:
     unproven = np.array([doubt.unproven for doubt in doubts])
     ranks = [_host_ranks(count), _common_ranks(count)]
     for family in families:
-        ranks.append(_uncorrelated(family, ranks))
+        ranks.append(_choose_permutation(family, ranks))
     shared = np.stack([_normal_deviates(rank) for rank in ranks[2:]], axis=1)[:, of]
     own = _normal_deviates(np.argsort(np.random.RandomState(0).random_sample((count, len(doubts))), axis=0))
     common = _normal_deviates(_common_ranks(count))[:, None]
     rest = (1 - COMMON_VARIANCE - FAMILY_VARIANCE) ** 0.5
     deviates: Floats = COMMON_VARIANCE**0.5 * common + FAMILY_VARIANCE**0.5 * shared + rest * own
-    alike = _normal_deviates(_uncorrelated("unproven", ranks))[:, None]
+    alike = _normal_deviates(_choose_permutation("unproven", ranks))[:, None]
     factors: Floats = np.exp(spread * deviates + unproven * alike)
     return factors
 
@@ -124,7 +124,7 @@ def _common_ranks(count: int) -> Ranks:
     return np.argsort(np.argsort(np.arange(1, count + 1) * _GOLDEN % 1))
 
 
-def _uncorrelated(name: str, earlier: Sequence[Ranks]) -> Ranks:
+def _choose_permutation(name: str, earlier: Sequence[Ranks]) -> Ranks:
     """Return a permutation that depends on the name and correlates least with `earlier` ones."""
     chance = np.random.RandomState(zlib.crc32(name.encode()))
     candidates = [chance.permutation(len(earlier[0])) for _ in range(_PERMUTATIONS_TRIED)]

@@ -16,7 +16,7 @@ from gapless.analyze.estimate.collective_times import (
     describe_assumptions,
 )
 from gapless.analyze.estimate.draws import MEDIAN_SHARE, draw_machines, draw_normal, draw_shares, interval
-from gapless.analyze.estimate.fusion import ASSUMPTION, COUNT_SPREAD, count_kernels, fuse, mark_compiled
+from gapless.analyze.estimate.fusion import ASSUMPTION, COUNT_SPREAD, compile_step, count_kernels, fuse
 from gapless.analyze.estimate.joined_optimizers import is_worth_joining, join_updates
 from gapless.analyze.estimate.machine import MIN_QUEUE_DEPTH, MachineRun, run_and_model, run_steps
 from gapless.analyze.estimate.programme_steps import (
@@ -163,7 +163,7 @@ def _compiling(
     programme: Programme, eager: Sequence[Step], groups: SitesByFinding, times: Times, now: _Answer
 ) -> Compiling | None:
     """Estimate a step with all but its optimizer compiled, on the same drawn machines."""
-    order = [fuse(mark_compiled(step)) for step in eager]
+    order = [fuse(compile_step(step)) for step in eager]
     answer = _run_and_price(programme, order, groups, times, times.host_doubt)
     if isinstance(answer, str):
         return None
@@ -183,7 +183,7 @@ def _uncalibrated_step(programme: Programme, order: Sequence[Step]) -> int:
         return -1
     plain = msgspec.structs.replace(programme, calibration=None)
     times = times_of(plain)
-    timed = [[times.timed(entry) for entry in step] for step in order]
+    timed = [[times.add_times(entry) for entry in step] for step in order]
     answer = run_and_model(timed, plain.gpu, times.host)
     return -1 if isinstance(answer, ReplayRefusal) else round(answer[1].span() / len(order))
 
@@ -200,18 +200,20 @@ def _limits_with_collectives(answer: _Answer, moving: CommunicationTime) -> tupl
     )
     steps, limiters = [], []
     for step, savings, apart, factor in zip(answer.steps, answer.drawn, hidden, slower, strict=True):
-        work, rest = _add_exposed(step, savings.limiter, moving, factor)
+        work, rest = _separate_collectives(step, savings.limiter, moving, factor)
         steps.append(max(work, rest) + apart * min(work, rest))
         limiters.append("communication" if moving.time * factor > step else savings.limiter)
     likely = "communication" if moving.time > answer.step else answer.replayed.limiter
     counted = Counter(limiters or [likely])
     order = sorted(counted, key=lambda name: (counted[name], name == likely), reverse=True)
-    work, rest = _add_exposed(answer.step, answer.replayed.limiter, moving, 1.0)
+    work, rest = _separate_collectives(answer.step, answer.replayed.limiter, moving, 1.0)
     middle = max(work, rest) + MEDIAN_SHARE * min(work, rest)
     return interval(middle, steps), {name: counted[name] / counted.total() for name in order}
 
 
-def _add_exposed(step: float, limiter: str, moving: CommunicationTime, factor: float) -> tuple[float, float]:
+def _separate_collectives(
+    step: float, limiter: str, moving: CommunicationTime, factor: float
+) -> tuple[float, float]:
     """Return a step with its collectives that are awaited at once, and the time of the other collectives.
 
     Where the host is late, the GPU idles long enough to have time for them.
@@ -226,7 +228,7 @@ def _run_and_price(
 ) -> _Answer | str:
     """Run the programme on the likely machine and on drawn ones. A step before and one after the priced ones
     keep their waits: the first has nothing to wait for yet, and the last nothing to delay."""
-    timed = [[times.timed(entry) for entry in step] for step in (order[-1], *order, order[0])]
+    timed = [[times.add_times(entry) for entry in step] for step in (order[-1], *order, order[0])]
     answer = run_and_model(timed, programme.gpu, times.host)
     if isinstance(answer, ReplayRefusal):
         return answer.reason
@@ -285,7 +287,7 @@ def _describe(
         saved=answer.reach(answer.replayed.all, lambda savings: savings.all),
         looked_at=looked_at,
         calibrated=times.calibration_path,
-        covered=times.covered(order),
+        covered=times.profile_share(order),
         assumptions=assumptions,
         reasons=tuple(_reasons(answer, measured)),
         communication=moving.time,

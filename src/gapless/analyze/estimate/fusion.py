@@ -59,7 +59,7 @@ def fuse(step: Step) -> Step:
     return tuple([*kernels, _merge(chain)] if chain else kernels)
 
 
-def mark_compiled(step: Step) -> Step:
+def compile_step(step: Step) -> Step:
     """Return the step as if all of it but the optimizer were compiled."""
     return tuple(
         msgspec.structs.replace(entry, compiled=True) if _is_compilable(entry) else entry for entry in step

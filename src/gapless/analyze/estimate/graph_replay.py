@@ -68,7 +68,7 @@ def capture_part(step: Step, part: Sequence[int]) -> Step:
 def _step_lengths(programme: Programme, step: Step, times: Times) -> _StepLengths | None:
     """Run `step` on the likely machine and on each drawn one; None if it cannot be run."""
     order = choose_steps([step])
-    timed = [[times.timed(entry) for entry in step_] for step_ in order]
+    timed = [[times.add_times(entry) for entry in step_] for step_ in order]
     answer = run_and_model(timed, programme.gpu, times.host)
     if isinstance(answer, ReplayRefusal):
         return None

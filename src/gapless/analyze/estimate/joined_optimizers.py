@@ -130,11 +130,11 @@ def _fused_kernels(shares: dict[_OperatorKey, list[Entry]], use: OptimizerUse) -
         own = [entries for share, entries in shares.items() if share.setting == setting]
         nbytes = max((sum(entry.writes for entry in entries) for entries in own), default=0)
         parameters = max(map(len, own), default=0)
-        kernels += _launches_of_fused(use.name, parameters, nbytes)
+        kernels += _fused_launches(use.name, parameters, nbytes)
     return kernels
 
 
-def _launches_of_fused(optimizer: str, parameters: int, nbytes: int) -> Iterator[Entry]:
+def _fused_launches(optimizer: str, parameters: int, nbytes: int) -> Iterator[Entry]:
     """Yield what a fused `optimizer` launches for so many parameters of `nbytes` bytes."""
     states = _TENSORS_PER_PARAMETER.get(optimizer, 3)
     steps = parameters if states == 4 else 0

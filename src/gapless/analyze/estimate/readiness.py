@@ -64,7 +64,7 @@ def assess_readiness(session: Session, steps: RunSteps) -> Readiness | None:
                 first=_line(step, part),
                 last=_line(step, part[::-1]),
                 launches=count,
-                saved=_saved(saving, at),
+                saved=_saving_at(saving, at),
             )
             for at, (count, part) in enumerate(ranked)
         ),
@@ -77,7 +77,7 @@ def assess_readiness(session: Session, steps: RunSteps) -> Readiness | None:
     )
 
 
-def _saved(saving: ReplaySavings | None, at: int) -> Range | None:
+def _saving_at(saving: ReplaySavings | None, at: int) -> Range | None:
     return saving.each[at] if saving is not None and at < len(saving.each) else None
 
 
@@ -101,7 +101,7 @@ def _count_kernels(entry: Entry, times: Times) -> int:
     """Count the kernels or copies of `entry` in a graph; copies from the CPU stay outside of it."""
     if entry.kind == "copy":
         return 0 if _ends_graph(entry) else 1
-    return times.timed(entry).kernels if entry.kind == "operator" else 0
+    return times.add_times(entry).kernels if entry.kind == "operator" else 0
 
 
 def _line(step: Step, positions: Sequence[int]) -> SourceLine | None:

@@ -103,7 +103,7 @@ def _time_by_phase(steps: Sequence[Step], times: Times) -> dict[str, int]:
         forward = _forward(step)
         for entry in step:
             if entry.kind == "operator":
-                times_[_phase(entry, forward)] += times.timed(entry).device
+                times_[_phase(entry, forward)] += times.add_times(entry).device
     order = ("forward", "recomputation", "backward", "optimizer")
     return {name: times_[name] for name in order if times_[name]}
 

@@ -71,17 +71,17 @@ class Times:
             if self.measured.of_operator(entry) is not None:
                 return TimeUncertainty(work_.family, OTHER_SHAPES_SPREAD)
             return TimeUncertainty(work_.family, OTHER_OPERATORS_FACTOR * time_spread(work_, self.gpu))
-        time = self.timed(entry).device
+        time = self.add_times(entry).device
         far = time_spread(work_, self.gpu, time)
         return TimeUncertainty(work_.family, far, unproven_spread(work_, entry.dtype, self.gpu, time))
 
-    def timed(self, entry: Entry) -> TimedEntry:
+    def add_times(self, entry: Entry) -> TimedEntry:
         """Return `entry` with its times."""
         if entry not in self._known:
-            self._known[entry] = self._timed(entry)
+            self._known[entry] = self._entry_times(entry)
         return self._known[entry]
 
-    def _timed(self, entry: Entry) -> TimedEntry:
+    def _entry_times(self, entry: Entry) -> TimedEntry:
         if entry.kind == "wait" and entry.mechanism == "free":
             return TimedEntry(entry, host=self.emptying)
         if entry.kind == "update":
@@ -104,7 +104,7 @@ class Times:
     def _is_unknown(self, entry: Entry) -> bool:
         return work(entry).family == UNKNOWN and not self._is_named(entry)
 
-    def covered(self, steps: Sequence[Step]) -> float:
+    def profile_share(self, steps: Sequence[Step]) -> float:
         """Return the share of the device's time that comes from the profile."""
         return self._share(steps, self._is_named)
 
@@ -117,7 +117,7 @@ class Times:
         for step in steps:
             for entry in step:
                 if entry.kind == "operator":
-                    time = self.timed(entry).device
+                    time = self.add_times(entry).device
                     total += time
                     matching += time if test(entry) else 0
         return matching / total if total else 0.0
@@ -127,7 +127,7 @@ class Times:
         if self.calibration is not None:
             yield (
                 f"times of the {self.calibration.gpu or 'GPU'} and of the CPU come from "
-                f"{self.calibration.path}, which knows operators with {self.covered(steps):.0%} of the "
+                f"{self.calibration.path}, which knows operators with {self.profile_share(steps):.0%} of the "
                 "GPU's time; profiling slows the CPU"
             )
             return

@@ -37,7 +37,7 @@ def step_traffic(session: Session, steps: RunSteps) -> tuple[Traffic, ...]:
     programme = session.programme
     if programme is None or not any(entry.kind == "collective" for entry in programme.entries):
         return ()
-    from gapless.analyze.estimate.collective_times import bytes_moved  # which comes with the replay
+    from gapless.analyze.estimate.collective_times import ring_bytes  # which comes with the replay
     from gapless.analyze.estimate.programme_steps import recorded_steps
 
     whole = recorded_steps(programme, steps) if steps.seen else []
@@ -45,7 +45,7 @@ def step_traffic(session: Session, steps: RunSteps) -> tuple[Traffic, ...]:
     for step in whole:
         for entry in step:
             if entry.kind == "collective":
-                total, (sent, received) = totals[_key(entry)], bytes_moved(entry)
+                total, (sent, received) = totals[_key(entry)], ring_bytes(entry)
                 total[0] += 1
                 total[1] += sent
                 total[2] += received

@@ -73,7 +73,7 @@ _INTEGER_TYPES = frozenset(["bool", "uint8", "int8", "int16", "int32"])
 """Types whose sums have another type: 64 bits, unless it is given."""
 
 
-def bytes_moved(entry: Entry, stem: str, family: str) -> float:
+def traffic_bytes(entry: Entry, stem: str, family: str) -> float:
     """Return the bytes read and written; lookups read no more than they write."""
     reads, writes = entry.reads, entry.writes
     if family == "gather" and not stem.startswith(

@@ -23,10 +23,10 @@ from gapless.analyze.kernel_times.operator_traffic import (
     ACCESSES_PER_ROW,
     ELEMENT_BYTES,
     ONE_PASS_NORMS,
-    bytes_moved,
     element_bytes,
     kernel_count,
     output_element_bytes,
+    traffic_bytes,
     widens_integers,
 )
 from gapless.analyze.kernel_times.product_work import (
@@ -61,7 +61,7 @@ def work(entry: Entry) -> DeviceWork:  # noqa: C901 - one branch for each family
     family = family_of(entry.name)
     size = 1 if entry.dtype.startswith("float8") else ELEMENT_BYTES.get(entry.dtype, 4)
     plain = DeviceWork(
-        family, 0.0, bytes_moved(entry, stem, family), _unit(entry), kernel_count(entry, stem), size
+        family, 0.0, traffic_bytes(entry, stem, family), _unit(entry), kernel_count(entry, stem), size
     )
     if family == MATMUL:
         return matmul_work(entry, stem, plain)

@@ -122,7 +122,7 @@ def _alike(shapes: list[Shape], arguments: Arguments) -> list[Shape]:
     return [max(shapes, key=math.prod)]
 
 
-def _converted(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
+def _conversion_shapes(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     """One result, as large as the first input, if the new type is recorded."""
     return shapes[:1] if len(arguments.values) > 1 else None
 
@@ -198,7 +198,7 @@ def _second(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     return [shapes[1]] if len(shapes) > 1 else None
 
 
-def _selected(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
+def _index_select_shapes(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     """``index_select(self, dim, index)``."""
     at = _value(arguments.values[1]) if len(arguments.values) > 1 else None
     if type(at) is not int or len(shapes) < 2 or not -len(shapes[0]) <= at < len(shapes[0]):
@@ -218,7 +218,7 @@ def _with_mask(shapes: list[Shape], arguments: Arguments) -> list[Shape]:
     return [shapes[0], (-(-math.prod(shapes[0]) // 4),)]  # a byte for each element
 
 
-def _attended(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
+def _attention_shapes(shapes: list[Shape], arguments: Arguments) -> list[Shape] | None:
     return [shapes[0]] if len(shapes) > 2 else None
 
 
@@ -235,7 +235,7 @@ def _value(text: str) -> Any:
 
 
 _FAMILIES: dict[str, Rule] = {
-    MATMUL: _product, CONVOLUTION: _convolution, ATTENTION: _attended, "pointwise": _broadcast,
+    MATMUL: _product, CONVOLUTION: _convolution, ATTENTION: _attention_shapes, "pointwise": _broadcast,
     "layer norm": _alike, "softmax": _alike, "batch norm": _alike, "random": _alike, "scan": _alike,
     "reduction": _reduction,
 }  # fmt: skip
@@ -251,9 +251,9 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward", "cross_entropy_loss"), _alike),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "mse_loss", "l1_loss", "dot"), _scalar),
     "native_dropout": _with_mask,
-    "_to_copy": _converted,
+    "_to_copy": _conversion_shapes,
     "embedding": _looked_up,
-    "index_select": _selected,
+    "index_select": _index_select_shapes,
     "gather": _second,
     "embedding_dense_backward": _rows,
 }

@@ -45,7 +45,7 @@ def judge_coverage(timeline: Timeline, device: int, steps: StepSpans) -> Coverag
     (low, high), (begin, end) = timeline.span, losses.window
     launches = _launch_calls(timeline)
     when = timeline.host.start[launches]
-    captured = _are_captured(timeline, when)
+    captured = _in_capture(timeline, when)
     calls = launches[(when < (steps.end[-1] if len(steps.end) else 0)) & ~captured]
     recorded = is_among(timeline.host.correlation[calls], work.correlation[work.correlation > 0])
     numberless = int(np.count_nonzero(work.correlation <= 0))
@@ -158,7 +158,7 @@ def _launch_calls(timeline: Timeline) -> Ints:
     return by_start
 
 
-def _are_captured(timeline: Timeline, times: Ints) -> Bools:
+def _in_capture(timeline: Timeline, times: Ints) -> Bools:
     """Return which of these times lie within the capture of a graph."""
     host = timeline.host
     bounds = []
@@ -238,7 +238,7 @@ def _missing_without_trace(launches: LaunchTrace, numbered: bool) -> Iterator[Mi
     present = len(launches.calls)
     yield from _missing_kind("stretch", present, present + launches.holes.lost)
     promised = max(count_missing_numbers(launches.timeline, launches.calls), len(launches.begun))
-    scattered = max(launches.scattered(), promised if promised >= _MIN_PROMISED_LAUNCHES else 0)
+    scattered = max(launches.scattered_losses(), promised if promised >= _MIN_PROMISED_LAUNCHES else 0)
     yield from _missing_kind("scattered", present, present + scattered)
     alone = launches.outside
     if alone > 1 and not numbered:  # a single memset at the end means nothing

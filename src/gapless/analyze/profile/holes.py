@@ -110,9 +110,9 @@ class LaunchTrace:
         counts: Ints = np.bincount(at, minlength=len(self._bounds) + 1)[before]
         return counts
 
-    def scattered(self) -> int:
+    def scattered_losses(self) -> int:
         """Return how many launches are missing here and there, at least."""
-        launched, runs = self._launched, self._runs
+        launched, runs = self._launches_by_name, self._runs
         names = np.flatnonzero(launched > 1)
         if len(names) < _MIN_NAMES_WITHOUT_JUMP or launched[names].sum() < _MIN_LAUNCHES:
             return 0
@@ -186,7 +186,7 @@ class LaunchTrace:
         return np.bincount(self.timeline.host.name[self._operators], minlength=len(self.timeline.names))
 
     @cached_property
-    def _launched(self) -> Ints:
+    def _launches_by_name(self) -> Ints:
         """How often operators of each name launch."""
         return np.bincount(self.timeline.host.name[self._launching], minlength=len(self.timeline.names))
 
@@ -195,11 +195,11 @@ class LaunchTrace:
         """What operators that launched nothing should have launched, judged by other calls of their names."""
         host, names = self.timeline.host, max(len(self.timeline.names), 1)
         idle = np.flatnonzero(self._operators & ~self._launching)
-        idle = idle[self._launched[host.name[idle]] > 1]
+        idle = idle[self._launches_by_name[host.name[idle]] > 1]
         window = np.searchsorted(host.start[self._bounds], host.start[idle])
         pairs, counts = np.unique(window * names + host.name[idle], return_counts=True)
         name = pairs % names
-        elsewhere = self._launched[name] / np.maximum(self._runs[name] - counts, 1)
+        elsewhere = self._launches_by_name[name] / np.maximum(self._runs[name] - counts, 1)
         before, at = np.unique(pairs // names, return_inverse=True)
         kinds = np.bincount(at[elsewhere > _MIN_LAUNCHING_SHARE], minlength=len(before))
         start = np.full(len(before), np.iinfo(np.int64).max)

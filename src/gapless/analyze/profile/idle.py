@@ -67,7 +67,7 @@ def attribute_idleness(
         ]
 
     held_by_device, late = _split_by_launch(timeline, gaps, left)
-    stretches += _attribute_queued(held_by_device)
+    stretches += _attribute_late_starts(held_by_device)
     threads = _feeding_threads(timeline, device)
     wait_spans = _call_spans(timeline, waits.rows, threads)
     direct = EMPTY
@@ -170,7 +170,7 @@ def _split_by_launch(timeline: Timeline, gaps: _Gaps, left: Spans) -> tuple[Span
     return queued.keep(queued.end > queued.start), late.keep(late.end > late.start)
 
 
-def _attribute_queued(queued: Spans) -> list[IdleStretch]:
+def _attribute_late_starts(queued: Spans) -> list[IdleStretch]:
     """Attribute idleness before work that was launched in time and began late all the same."""
     nowhere = queued._replace(row=np.full(len(queued.start), -1, np.int64))
     short = queued.length <= MAX_GAP_IN_QUEUE

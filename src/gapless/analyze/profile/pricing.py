@@ -75,7 +75,9 @@ def price_waits(
         for number, group in enumerate(groups)
     )
     fit = priced.fidelity
-    pinned = [_time_saved(model, _pin_copies(model, directions)) for directions in ((True,), (True, False))]
+    pinned = [
+        _saving_of_change(model, _pin_copies(model, directions)) for directions in ((True,), (True, False))
+    ]
     return Prices(
         span=priced.span,
         all=max([priced.all, *(wait_price.alone for wait_price in each_price)]),
@@ -83,7 +85,7 @@ def price_waits(
         each=each_price,
         shortest=priced.shortest,
         saved=priced.saved,
-        asked=_price_requested(model, groups, costs, rows, requested) if requested else None,
+        asked=_price_assumptions(model, groups, costs, rows, requested) if requested else None,
         limiter=priced.limiter,
         remains=priced.remains,
         reasons=() if fit.trusted else fit.reasons,
@@ -121,7 +123,9 @@ def _price_with_pinning(
     gained = sum(int(work.end[row] - work.start[row]) * (1 - factor) for row, factor in mine.items())
     if gained < _MIN_PINNING_GAIN * (model.timeline.span[1] - model.timeline.span[0]):
         return price
-    more = max(_time_saved(model, ReplayChange(scaled=mine) | remove_waits(members[number])) - price.alone, 0)
+    more = max(
+        _saving_of_change(model, ReplayChange(scaled=mine) | remove_waits(members[number])) - price.alone, 0
+    )
     return replace(
         price,
         alone=price.alone + more,
@@ -132,7 +136,7 @@ def _price_with_pinning(
     )
 
 
-def _time_saved(model: ReplayModel, change: ReplayChange) -> int:
+def _saving_of_change(model: ReplayModel, change: ReplayChange) -> int:
     return model.replay().span - model.replay(change).span if change != ReplayChange() else 0
 
 
@@ -164,7 +168,7 @@ def _removal_of(site: Site) -> Removal:
     return _BY_MECHANISM.get(site.mechanism, "shape")
 
 
-def _price_requested(
+def _price_assumptions(
     model: ReplayModel,
     groups: Sequence[WaitGroup],
     costs: Sequence[Cost],

@@ -54,13 +54,13 @@ def _cached_per_timeline(function: Callable[[Timeline], T]) -> Callable[[Timelin
     key = f"_{function.__module__}.{function.__name__}"
 
     @wraps(function)
-    def cached(timeline: Timeline) -> T:
+    def call_once(timeline: Timeline) -> T:
         if key not in timeline.__dict__:
             timeline.__dict__[key] = function(timeline)
         result: T = timeline.__dict__[key]
         return result
 
-    return cached
+    return call_once
 
 
 @_cached_per_timeline

@@ -177,11 +177,11 @@ class _Pass:
             if call.modes.stance:
                 stack.enter_context(torch.compiler.set_stance(call.modes.stance))
             try:
-                self._note_captured(subject, target.real(*args, **kwargs))
+                self._note_graph_outputs(subject, target.real(*args, **kwargs))
             except Exception as error:
                 self._handle_error(target, subject, error)
 
-    def _note_captured(self, subject: _Subject, output: Any) -> None:
+    def _note_graph_outputs(self, subject: _Subject, output: Any) -> None:
         """Note which returned tensors are in memory of CUDA graphs."""
         for at, tensor in enumerate(trees.tensors(output)):
             with suppress(NotImplementedError, RuntimeError):

@@ -85,12 +85,12 @@ class CompilerWatch:
     def _wrap(module: Any, name: str, record: Callable[..., None]) -> None:
         real = getattr(module, name)
 
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def call_and_record(*args: Any, **kwargs: Any) -> Any:
             result = real(*args, **kwargs)
             record(result, *args, **kwargs)
             return result
 
-        setattr(module, name, wrapped)
+        setattr(module, name, call_and_record)
 
     def _record_skip(self, error: BaseException) -> None:
         """Record a break that ends the compilation of the whole frame."""

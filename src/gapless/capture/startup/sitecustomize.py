@@ -12,7 +12,7 @@ import os
 import sys
 
 
-def _run_shadowed() -> None:
+def _run_original() -> None:
     """Import the `sitecustomize` that Python would have found without this folder."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
@@ -58,7 +58,7 @@ def _begin() -> None:
 
 
 try:
-    _run_shadowed()
+    _run_original()
 finally:
     if os.environ.get("GAPLESS_CHILDREN"):
         sys.meta_path.insert(0, _AfterTorch())  # type: ignore[arg-type]

@@ -94,12 +94,12 @@ class CompiledTarget:
         local.compiled = True
         local.constants = {} if self.generates else None
         try:
-            return self._call_captured(args, kwargs) if self.captures else self.inner(*args, **kwargs)
+            return self._call_with_graphs(args, kwargs) if self.captures else self.inner(*args, **kwargs)
         finally:
             local.compiled, local.constants = False, None
             local.compiled_nodes.append((begin, sequence_number()))
 
-    def _call_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_with_graphs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replays = self.calls.replays
         replays.begin()
         result = self.inner(*args, **kwargs)
@@ -287,7 +287,7 @@ class CompiledCalls:
         assert hidden is not None
         attributes = self.attributes
         return (
-            signature((args, kwargs), self._device_of, followed=hidden.followed),
+            signature((args, kwargs), self._device_of, followed=hidden.followed_objects),
             hidden.key(),
             module.training if module is not None else None,
             attributes.pending(target.modules) if attributes.waiting else (),
@@ -298,7 +298,7 @@ class CompiledCalls:
         self, target: CompiledTarget, args: tuple[Any, ...], kwargs: dict[str, Any], modes: CallModes
     ) -> None:
         assert target.hidden is not None
-        keep = ArgumentKeeper(self.copies, target.hidden.followed)
+        keep = ArgumentKeeper(self.copies, target.hidden.followed_objects)
         self._order += 1
         target.kept.append(
             CompiledCall(

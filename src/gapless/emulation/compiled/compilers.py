@@ -160,7 +160,7 @@ def _eager_callable(target: Any, calls: CompiledCalls, settings: Settings, note:
     said = False
 
     @functools.wraps(inner)
-    def compiled(*args: Any, **kwargs: Any) -> Any:
+    def call_eagerly(*args: Any, **kwargs: Any) -> Any:
         nonlocal said
         if not said:  # noted at the first call: libraries decorate much that is never called
             said = True
@@ -168,10 +168,10 @@ def _eager_callable(target: Any, calls: CompiledCalls, settings: Settings, note:
         return called(*args, **kwargs)
 
     # How torch finds the inner function when this is compiled again, disabled or called by compiled code.
-    compiled._torchdynamo_orig_callable = inner  # type: ignore[attr-defined]
-    compiled._torchdynamo_inline = inner  # type: ignore[attr-defined]
-    compiled._torchdynamo_wrapper_id = id(compiled)  # type: ignore[attr-defined]
-    return compiled
+    call_eagerly._torchdynamo_orig_callable = inner  # type: ignore[attr-defined]
+    call_eagerly._torchdynamo_inline = inner  # type: ignore[attr-defined]
+    call_eagerly._torchdynamo_wrapper_id = id(call_eagerly)  # type: ignore[attr-defined]
+    return call_eagerly
 
 
 def _module_wrapper(calls: CompiledCalls, settings: Settings, frames: Any) -> Any:

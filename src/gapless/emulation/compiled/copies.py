@@ -199,7 +199,7 @@ class Copier:
             referent = value()
             return value if referent is None or kind is not weakref.ref else weakref.ref(self._copy(referent))
         if kind in (tuple, frozenset) or (isinstance(value, tuple) and hasattr(value, "_make")):
-            return self._fixed(value, kind)
+            return self._copy_fixed(value, kind)
         if isinstance(value, _CONTAINERS):
             return self._container(value, kind)
         if kind.__module__ == "numpy":
@@ -212,7 +212,7 @@ class Copier:
             raise CannotCopy("it has ended")
         return self._copy(value) if held.lives else value
 
-    def _fixed(self, value: Any, kind: Any) -> Any:
+    def _copy_fixed(self, value: Any, kind: Any) -> Any:
         parts = [self._copy(part) for part in value]
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value

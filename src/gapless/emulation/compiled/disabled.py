@@ -37,18 +37,18 @@ def disable(
 
 def _wrap_recursive(function: Any) -> Any:
     @functools.wraps(function)
-    def disabled(*args: Any, **kwargs: Any) -> Any:
+    def call_disabled(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return disabled
+    return call_disabled
 
 
 def _wrap_single(function: Any) -> Any:
     @functools.wraps(function)
-    def disabled(*args: Any, **kwargs: Any) -> Any:
+    def call_disabled(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return disabled
+    return call_disabled
 
 
 def skip_marked_code() -> None:

@@ -72,7 +72,7 @@ class HiddenInputs:
         return other
 
     @property
-    def followed(self) -> frozenset[int]:
+    def followed_objects(self) -> frozenset[int]:
         """Ids of the objects whose attributes are recorded."""
         return frozenset([id(record) for record in _living(self._records)])
 
@@ -87,7 +87,7 @@ class HiddenInputs:
         cells = [_guard_key(content(cell)) for cell in self._cells]
         groups = self._groups() if self._optimizers else ()
         containers = self._containers.key()
-        return self._filter((*names, *cells, *containers, *groups, self._wanted()))
+        return self._filter((*names, *cells, *containers, *groups, self._gradient_flags()))
 
     def _groups(self) -> tuple[tuple[tuple[str, Any], ...], ...]:
         return tuple(
@@ -96,7 +96,7 @@ class HiddenInputs:
             for group in optimizer.param_groups
         )
 
-    def _wanted(self) -> tuple[bool, ...]:
+    def _gradient_flags(self) -> tuple[bool, ...]:
         """Which parameters require gradients: some are frozen during training."""
         return tuple([getattr(held.alive(), "requires_grad", False) for held in self._parameters])
 
@@ -107,7 +107,7 @@ class HiddenInputs:
             tuple(_if_plain(names_of(owner).get(name)) for owner, name in self._names),
             self._containers.state(keep),
             self._groups(),
-            self._wanted(),
+            self._gradient_flags(),
             tuple(getattr(parameter(), "grad", None) is not None for parameter in self._parameters),
             tuple(not getattr(optimizer(), "state", ()) for optimizer in self._optimizers),
         )
@@ -217,12 +217,12 @@ class ModuleAttributes:
             if type(value) in _PLAIN and not local.compiled:
                 before = module.__dict__.get(name, NOTHING)
                 if before is not NOTHING and (type(before) is not type(value) or before != value):
-                    self._changed(module, name, value)
+                    self._note_change(module, name, value)
             real(module, name, value)
 
         patches.set(torch.nn.Module, "__setattr__", setattr_)
 
-    def _changed(self, module: Any, name: str, value: Any) -> None:
+    def _note_change(self, module: Any, name: str, value: Any) -> None:
         if len(self._pending) < _MAX_PENDING:
             self._pending[id(module), name] = self._copies.held(module), name, value
 

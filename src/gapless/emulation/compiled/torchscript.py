@@ -169,10 +169,10 @@ def _pass_through(name: str, patches: Patches) -> None:
     original = vars(torch.jit)[name]
 
     @functools.wraps(original)
-    def unless_scripted(mod: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_if_scripted(mod: Any, *args: Any, **kwargs: Any) -> Any:
         return original(mod, *args, **kwargs) if isinstance(mod, torch.jit.ScriptModule) else mod
 
-    patches.set_everywhere(torch.jit, name, unless_scripted)
+    patches.set_everywhere(torch.jit, name, call_if_scripted)
 
 
 def _load_onto_the_device(patches: Patches) -> None:

@@ -135,13 +135,13 @@ class EmulationCore:
         if line is not None and line.is_user:
             self.askers.setdefault(line)
 
-    def take_freed(self, index: int) -> int:
+    def take_freed_bytes(self, index: int) -> int:
         memory, programme = self.placement.memory, self.recorder.programme
         if self.enabled and programme is not None and index == 0 and (memory is None or not memory.places):
             self.placement.notify(programme.note_empty_cache())
         if self.enabled and memory is not None and self.placement.memory is memory:
             memory.record_empty_cache(index)
-        return self.placement.take_freed(index)
+        return self.placement.take_freed_bytes(index)
 
     # -- waits -------------------------------------------------------------------------------------
 

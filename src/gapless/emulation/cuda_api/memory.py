@@ -72,7 +72,7 @@ class CudaMemory:
             held = self.reserved(index)
             used = self._device.allocated(index) + self._device.graphs.pools.kept(index)
             needed = -(-used // _SEGMENT) * _SEGMENT
-            freed += max(held - needed, self._device.take_freed(index))
+            freed += max(held - needed, self._device.take_freed_bytes(index))
             self._reserved[index] = needed
             self._peak_at_release[index] = self._device.peak_allocated(index)
         if freed:

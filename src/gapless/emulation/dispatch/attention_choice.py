@@ -97,7 +97,7 @@ def _attention(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
     if chosen == _MATH:
         mask, dropout, causal = arguments.attn_mask, arguments.dropout_p, arguments.is_causal
         return _aten._scaled_dot_product_attention_math(
-            *arguments.tensors, mask, dropout, causal, scale=arguments.scale, **_grouped(arguments)
+            *arguments.tensors, mask, dropout, causal, scale=arguments.scale, **_gqa_option(arguments)
         )[0]
     return _RUN[chosen](arguments)
 
@@ -310,6 +310,6 @@ def _bias(arguments: AttentionArguments) -> Tensor | None:
     return mask.expand(*query.shape[:3], arguments.key.shape[2])
 
 
-def _grouped(arguments: AttentionArguments) -> dict[str, bool]:
+def _gqa_option(arguments: AttentionArguments) -> dict[str, bool]:
     """The keyword `enable_gqa` if set; not every torch version accepts it."""
     return {"enable_gqa": True} if arguments.enable_gqa else {}

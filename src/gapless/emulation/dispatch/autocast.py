@@ -28,7 +28,7 @@ from gapless.emulation.dispatch.autocast_kernels import (
     below_autocast,
     body_of,
     overload,
-    shielded,
+    without_cpu_autocast,
 )
 from gapless.emulation.support.patches import Patches
 from gapless.torch_internals import (
@@ -89,7 +89,9 @@ class _Installed:
         for qualified in names_of_operators():
             if qualified.startswith("aten::") and has_kernel(qualified, "AutocastCPU"):
                 name = qualified.removeprefix("aten::")
-                library.impl(name, shielded(self.caster, overload("aten", name)._op), "AutocastIPU")
+                library.impl(
+                    name, without_cpu_autocast(self.caster, overload("aten", name)._op), "AutocastIPU"
+                )
 
     def _register(self, namespace: str, policies: dict[str, str]) -> None:
         library = torch.library.Library(namespace, "IMPL")
@@ -147,7 +149,7 @@ def _let_pass_the_shield() -> None:
 def _patch_state(installed: _Installed, patches: Patches, note: Callable[[str], None]) -> None:
     clear_cache, can_shield = torch.clear_autocast_cache, library_fallback is not None
 
-    def switched() -> None:
+    def update_keys() -> None:
         if not key_is_excluded(CUDA):
             installed.torchvision()
             if not key_is_included(CUDA):
@@ -164,7 +166,7 @@ def _patch_state(installed: _Installed, patches: Patches, note: Callable[[str], 
         @functools.wraps(original)
         def set_enabled(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
-            switched()
+            update_keys()
 
         return set_enabled
 

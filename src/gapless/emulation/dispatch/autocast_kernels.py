@@ -161,7 +161,7 @@ def below_autocast(body: Kernel, caster: Caster) -> Kernel:
     return kernel
 
 
-def shielded(caster: Caster, call: Kernel) -> Kernel:
+def without_cpu_autocast(caster: Caster, call: Kernel) -> Kernel:
     """Wrap the operator `call` to run without CPU autocast if an argument is on the device."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -211,7 +211,7 @@ def body_of(caster: Caster, policy: str, name: str, namespace: str = "aten") -> 
             return call(*args, **kwargs)
         return call(*cast_all(args, kinds, rnn_dtype(args[0]), None), **kwargs)
 
-    def banned(*args: Any, **kwargs: Any) -> Any:
+    def raise_if_on_device(*args: Any, **kwargs: Any) -> Any:
         if caster.on_device(args):
             raise RuntimeError(ops.BANNED_MESSAGE)
         return call(*args, **kwargs)
@@ -226,7 +226,7 @@ def body_of(caster: Caster, policy: str, name: str, namespace: str = "aten") -> 
         ops.PROMOTE: promote,
         ops.FP32_AND_BACK: fp32_and_back,
         ops.CUDNN_RNN: cudnn_rnn,
-        ops.BANNED: banned,
+        ops.BANNED: raise_if_on_device,
     }
     return bodies[policy]
 

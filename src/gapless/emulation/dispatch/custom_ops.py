@@ -124,9 +124,9 @@ class _CustomOperator:
         standin = find_replacement(self.name, self.func._schema.name)
         if standin is not None:
             self.mode.core.wait(self.name, "read", waits=standin.waits)
-            with _uncounted(), _mode_on(self.mode):
+            with _pause_counting(), _mode_on(self.mode):
                 return standin.function(*args, **kwargs)
-        with _uncounted() if self.has_rows else contextlib.nullcontext():
+        with _pause_counting() if self.has_rows else contextlib.nullcontext():
             return self._on_device(index, args, kwargs)
 
     def _on_device(self, index: int, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -157,7 +157,7 @@ class _CustomOperator:
         """
 
         def without_values(*args: Any, **kwargs: Any) -> Any:
-            with _uncounted():
+            with _pause_counting():
                 return self._by_key(Key.Meta, args, kwargs)
 
         core = self.mode.core
@@ -183,7 +183,7 @@ class _CustomOperator:
 
 
 @contextlib.contextmanager
-def _uncounted() -> Iterator[None]:
+def _pause_counting() -> Iterator[None]:
     """A context in which waits and launches are not counted."""
     local.quiet += 1
     try:

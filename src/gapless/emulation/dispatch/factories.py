@@ -166,7 +166,7 @@ def _sparse(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return func(*args, **kwargs)
     target = mode.core.index_of(device)
 
-    def placed(part: Any) -> Any:
+    def place_part(part: Any) -> Any:
         if isinstance(part, Tensor):
             return move(mode.core, part, target, call=f"torch.{func.__name__}")
         if target < 0 or not _is_values(part):
@@ -174,7 +174,9 @@ def _sparse(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return move(mode.core, torch.tensor(part), target, call="torch.tensor", detail="scalar")
 
     with torch.device("cpu"):
-        out = func(*map(placed, args), **{n: placed(value) for n, value in kwargs.items() if n != "device"})
+        out = func(
+            *map(place_part, args), **{n: place_part(value) for n, value in kwargs.items() if n != "device"}
+        )
     return mode.core.place(out, target) if target >= 0 else out
 
 

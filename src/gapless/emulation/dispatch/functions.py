@@ -93,13 +93,13 @@ class FunctionMode(TorchFunctionMode):
                 self.adopt(out, args, kwargs)
         except Exception as error:
             if faults.find_failure(error):
-                raise self._failed(error, func, args, kwargs) from error
+                raise self._handler_error(error, func, args, kwargs) from error
             raise
         return out
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _failed(self, error: Exception, func: Any, args: Any, kwargs: Any) -> Exception:
+    def _handler_error(self, error: Exception, func: Any, args: Any, kwargs: Any) -> Exception:
         """The error to raise if a handler failed: torch's own for these arguments, if it raises one."""
         operator = faults.running_operator(error)
         if not operator:

@@ -53,14 +53,14 @@ def install(patches: Patches) -> None:
     """
     dispatch = HigherOrderOperator.dispatch
 
-    def followed(func: Any, dispatch_key: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def follow(func: Any, dispatch_key: Any, /, *args: Any, **kwargs: Any) -> Any:
         if func.name() in _CONTROL and dispatch_key.name.startswith("Autograd"):
             kernel = kernel_of(func, True)
             if kernel is not None and any(tensor.is_cuda for tensor in trees.tensors((args, kwargs))):
                 return _unasking(kernel)(*args, **kwargs)
         return dispatch(func, dispatch_key, *args, **kwargs)
 
-    patches.set(HigherOrderOperator, "dispatch", followed)
+    patches.set(HigherOrderOperator, "dispatch", follow)
 
 
 def kernel_of(func: Any, on_device: bool) -> Callable[..., Any] | None:

@@ -64,7 +64,7 @@ def _install_moves(core: EmulationCore, patches: Patches) -> None:
         placement.put_storage(out, core.index_of(wanted))
         return out
 
-    def moved(storage: Any, target: int, non_blocking: bool, call: str) -> Any:
+    def move_storage(storage: Any, target: int, non_blocking: bool, call: str) -> Any:
         return _move(core, storage, target, non_blocking, call)
 
     def clone(storage: Any) -> Any:
@@ -74,14 +74,14 @@ def _install_moves(core: EmulationCore, patches: Patches) -> None:
         return out
 
     def cpu(storage: Any) -> Any:
-        return moved(storage, HOST, False, "UntypedStorage.cpu")
+        return move_storage(storage, HOST, False, "UntypedStorage.cpu")
 
     def to_cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
         index = core.index_of(torch.device("cuda") if device is None else as_device(device))
-        return moved(storage, index, non_blocking, "UntypedStorage.cuda")
+        return move_storage(storage, index, non_blocking, "UntypedStorage.cuda")
 
     def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
-        return moved(storage, core.index_of(as_device(device)), non_blocking, "UntypedStorage.to")
+        return move_storage(storage, core.index_of(as_device(device)), non_blocking, "UntypedStorage.to")
 
     real_resize = Storage.resize_
 
@@ -141,13 +141,13 @@ def _install_saving(core: EmulationCore, patches: Patches) -> None:
         core.races.check_storage_read(storage, "pickle")
         return write_file(storage, *args)
 
-    def recorded(writer: Any, name: str, data: Any, *size: Any) -> Any:
+    def record_write(writer: Any, name: str, data: Any, *size: Any) -> Any:
         if isinstance(data, Storage):
             core.races.check_storage_read(data, "torch.save")
         return write_record(writer, name, data, *size)
 
     patches.set(Storage, "_write_file", written)
-    patches.set(FileWriter, "write_record", recorded)
+    patches.set(FileWriter, "write_record", record_write)
 
 
 def _install_sharing(core: EmulationCore, patches: Patches) -> None:
@@ -166,11 +166,11 @@ def _install_sharing(core: EmulationCore, patches: Patches) -> None:
         handle = _BETWEEN.join((manager, name))
         return core.placement.where.get(storage._cdata, HOST), handle, size, 0, b"", 0, b"", False
 
-    def opened(cls: Any, index: int, handle: bytes, size: int, *counters: object) -> Any:
+    def open_shared(cls: Any, index: int, handle: bytes, size: int, *counters: object) -> Any:
         out = Storage._new_shared_filename_cpu(*handle.split(_BETWEEN), size)
         core.placement.put_storage(out, core.index_of(torch.device("cuda", index)))
         return out._shared_decref()
 
     patches.set(Storage, "_share_cuda_", share)
-    patches.set(Storage, "_new_shared_cuda", classmethod(opened))
+    patches.set(Storage, "_new_shared_cuda", classmethod(open_shared))
     patches.set(Storage, "_release_ipc_counter", classmethod(lambda cls, *counters, device=None: None))

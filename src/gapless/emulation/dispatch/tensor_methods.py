@@ -186,7 +186,7 @@ def _is_shared(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _read_named(name: str) -> Handler:
+def _make_read_handler(name: str) -> Handler:
     """Make a handler that records reads under the Python name `name`, not the operator's.
 
     ``torch.FloatTensor([a, b])`` reads below all modes, so it is counted here.
@@ -210,8 +210,8 @@ for _method in (
     "item", "__bool__", "__float__", "__int__", "__index__", "__complex__", "__format__", "__contains__",
     "is_nonzero",
 ):  # fmt: skip
-    handles(getattr(Tensor, _method))(_read_named(f"Tensor.{_method}"))
-handles(torch.is_nonzero)(_read_named("torch.is_nonzero"))
+    handles(getattr(Tensor, _method))(_make_read_handler(f"Tensor.{_method}"))
+handles(torch.is_nonzero)(_make_read_handler("torch.is_nonzero"))
 
 
 def _read_at_once(name: str) -> Handler:
@@ -272,13 +272,13 @@ def _matrix_rank(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: d
 def _ctc_loss(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Convert lengths on the host to lists, as ATen does without a mode."""
 
-    def listed(value: Any) -> Any:
+    def to_list(value: Any) -> Any:
         on_host = isinstance(value, Tensor) and not mode.on_device(value) and not value.is_floating_point()
         return value.tolist() if on_host and value.dim() == 1 else value
 
-    lengths = [listed(value) for value in args[2:4]]
+    lengths = [to_list(value) for value in args[2:4]]
     names = {
-        name: listed(value) for name, value in kwargs.items() if name in ("input_lengths", "target_lengths")
+        name: to_list(value) for name, value in kwargs.items() if name in ("input_lengths", "target_lengths")
     }
     if all(isinstance(value, (list, tuple)) for value in (*lengths, *names.values())):
         args, kwargs = (*args[:2], *lengths, *args[4:]), {**kwargs, **names}

@@ -31,11 +31,11 @@ def install(core: EmulationCore, patches: Patches, world: World) -> None:
     """Make this process a rank of `world` for torch.distributed, until `patches` are undone."""
     _stores.clear()
 
-    def missed(key: str) -> None:
+    def report_missing_key(key: str) -> None:
         core.note(f"the store has no {_PREFIX.sub('', key)!r}, which another rank would have set: it reads 0")
 
     def store(*args: Any, **kwargs: Any) -> LoneStore:
-        new_store = LoneStore(world.size, missed)
+        new_store = LoneStore(world.size, report_missing_key)
         _stores.append(new_store)
         return new_store
 

@@ -149,7 +149,7 @@ def install(values: Any, patches: Patches) -> None:
     patches.set(*place("FileWriter"), FileWriter)
     patches.set(*place("write_storage_to_file"), written)
     patches.set(Tensor, "__reduce_ex__", _reduce_with_values(values, Tensor.__reduce_ex__))
-    load = _load_mapped(torch.load, mapped)
+    load = _make_mapping_load(torch.load, mapped)
     for module in (torch, torch.serialization):
         patches.set(module, "load", load)
 
@@ -169,7 +169,7 @@ def _reduce_with_values(values: Any, real: Callable[..., Any]) -> Callable[..., 
     return reduce_ex
 
 
-def _load_mapped(real: Callable[..., Any], mapped: set[str]) -> Callable[..., Any]:
+def _make_mapping_load(real: Callable[..., Any], mapped: set[str]) -> Callable[..., Any]:
     """Return `torch.load` that maps files, unless the script sets ``mmap``, and adds them to `mapped`.
 
     Mapped files take no memory until read; writing one again must not change loaded tensors.

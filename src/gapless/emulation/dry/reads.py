@@ -181,7 +181,7 @@ class Reads:
             )
         return tuple(by_place.values())
 
-    def unused(self) -> Iterator[str]:
+    def unused_values(self) -> Iterator[str]:
         """Yield notes on values of the user's for lines at which nothing was read."""
         for place in self._user_values:
             if place not in self.used_lines:

@@ -46,7 +46,7 @@ def run_sized(
     tensors = list(trees.tensors((args, kwargs)))
     records = [values.record_of(tensor) for tensor in tensors]
     if any(record is not None and not (record.exact or record.filled) for record in records):
-        return _run_unsettled(values, kind, compute, index, args, kwargs)
+        return _run_without_values(values, kind, compute, index, args, kwargs)
     out = values._compute(kind, compute, index, args, kwargs, tensors, records)
     if record is not None and counted is not None and function is not None and not record.exact:
         first = out if isinstance(out, Tensor) else out[0]
@@ -59,7 +59,7 @@ def run_sized(
     return out
 
 
-def _run_unsettled(
+def _run_without_values(
     values: Any, kind: Any, compute: Any, index: int, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     function = _SIZED_RULES.get(kind.base)
@@ -111,14 +111,14 @@ def _expected_count(mask: Tensor, record: Guess) -> int:
     return min(mask.numel(), max(1 if p > 0 else 0, round(p * mask.numel())))
 
 
-def _count_selected(values: Any, mask: Tensor) -> int:
+def _count_nonzero(values: Any, mask: Tensor) -> int:
     """Return the number of nonzero elements of `mask`, counted or assumed."""
     record = values.record_of(mask)
     if record is None or record.filled:
         return int(torch.count_nonzero(mask))
     each = math.prod(n for n, by in zip(mask.shape, mask.stride(), strict=True) if by == 0)
     if each > 1:  # an expanded mask: each element in memory selects so many
-        return each * _count_selected(
+        return each * _count_nonzero(
             values, mask[tuple(slice(None) if by else slice(1) for by in mask.stride())]
         )
     count = _expected_count(mask, record)
@@ -135,7 +135,7 @@ def _make_result(
 
 
 def _nonzero(values: Any, kind: Any, args: Any, kwargs: Any) -> Any:
-    count = _count_selected(values, args[0])
+    count = _count_nonzero(values, args[0])
     out = filling.untouched_tensor((count, args[0].dim()), (1, max(1, count)), torch.int64)
     values.mark(out, values._guess_result(kind, args, kwargs, out, 0))
     return out
@@ -144,7 +144,7 @@ def _nonzero(values: Any, kind: Any, args: Any, kwargs: Any) -> Any:
 def _masked_select(values: Any, kind: Any, args: Any, kwargs: Any) -> Any:
     tensor, mask = args[:2]
     share = torch.broadcast_shapes(tensor.shape, mask.shape)
-    count = _count_selected(values, mask) * (math.prod(share) // max(1, mask.numel()))
+    count = _count_nonzero(values, mask) * (math.prod(share) // max(1, mask.numel()))
     return _make_result(values, kind, args, kwargs, (count,), tensor.dtype)
 
 
@@ -155,7 +155,7 @@ def _index(values: Any, kind: Any, args: Any, kwargs: Any) -> Any:
     metas: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in _MASK_TYPES:
-            count = _count_selected(values, index)
+            count = _count_nonzero(values, index)
             metas += [torch.empty(count, dtype=torch.int64, device="meta")] * index.dim()
         else:
             metas.append(

@@ -124,7 +124,7 @@ class GraphCapture:
             self._record(plan, func, self._record_arguments(args), self._record_arguments(kwargs), out)
             return out
         if self.current_stream() not in self.streams:
-            return self._run_uncaptured(mode, plan, func, types, args, kwargs)
+            return self._run_outside_capture(mode, plan, func, types, args, kwargs)
         self.check_valid()
         self._check_generator(plan, kwargs)
         self._save_written(plan, args, kwargs)
@@ -244,7 +244,7 @@ class GraphCapture:
 
     # -- outside the capture -------------------------------------------------------------------------
 
-    def _run_uncaptured(
+    def _run_outside_capture(
         self, mode: Any, plan: Any, func: Any, types: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """Run an operator on a stream that is not captured, and report that replays lack it."""
@@ -255,7 +255,7 @@ class GraphCapture:
                 words.UNSUPPORTED, f"{plan.name} allocates memory on a stream that is not captured"
             )
         if plan.launches:
-            self.core.graphs.faults.add_uncaptured(self, plan.name)
+            self.core.graphs.faults.add_outside_capture(self, plan.name)
         return out
 
 

@@ -75,7 +75,7 @@ class GraphFaults:
         """Add the fault that CUDA or torch refused `subject` in a capture with the message `said`."""
         self.add("refused", subject, (), capture.place if capture is not None else (), said=said, site=site)
 
-    def add_uncaptured(self, capture: Any, operator: str) -> None:
+    def add_outside_capture(self, capture: Any, operator: str) -> None:
         """Add the fault that `operator` ran on a stream that is not captured."""
         evidence = (
             "it ran on a stream that is not part of the capture: once, during the recording, and in no replay"

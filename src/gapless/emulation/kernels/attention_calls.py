@@ -130,14 +130,14 @@ def generator_state(dropout: float) -> tuple[int, int]:
 
 def state_as_pair(state: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Encode a state as flash attention returns it: seed and offset in one tensor, and an unused tensor."""
-    both = torch.tensor([_signed(state[0]), state[1]], dtype=torch.int64).view(torch.uint64)
+    both = torch.tensor([_to_signed(state[0]), state[1]], dtype=torch.int64).view(torch.uint64)
     return both, torch.zeros((), dtype=torch.int64).view(torch.uint64)
 
 
 def state_as_scalars(state: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Encode a state as the other kernels return it: one scalar tensor each for seed and offset."""
-    return torch.tensor(_signed(state[0]), dtype=torch.int64), torch.tensor(state[1], dtype=torch.int64)
+    return torch.tensor(_to_signed(state[0]), dtype=torch.int64), torch.tensor(state[1], dtype=torch.int64)
 
 
-def _signed(seed: int) -> int:
+def _to_signed(seed: int) -> int:
     return seed - (1 << 64) if seed >> 63 else seed

@@ -164,7 +164,7 @@ def _flash(call: AttentionCall) -> tuple[Any, ...]:
 
 
 @attention_kernel("_scaled_dot_product_flash_attention.quantized")
-def _flash_quantized(call: AttentionCall) -> tuple[Any, ...]:
+def _quantized_flash_attention(call: AttentionCall) -> tuple[Any, ...]:
     """Take 8-bit tensors with one scale per batch and head; return bfloat16."""
     scales = call.q_descale, call.k_descale, call.v_descale
     query, key, value = (

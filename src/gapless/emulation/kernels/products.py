@@ -96,7 +96,7 @@ def grouped_product(left: Tensor, right: Tensor, offs: Tensor | None) -> Tensor:
 
 
 @kernel("_convert_weight_to_int4pack")
-def _packed(self: Tensor, innerKTiles: int) -> Tensor:  # noqa: N803 - the schema's
+def _pack_int4(self: Tensor, innerKTiles: int) -> Tensor:  # noqa: N803 - the schema's
     """Reshape int4 pairs, (n, k / 2) bytes, to CUDA's packed shape; the element order differs from CUDA's."""
     rows, half = self.shape
     tiles = half * 2 // (innerKTiles * 16)

@@ -226,7 +226,7 @@ def _cudnn_rnn_backward(
 
 
 @kernel("_cudnn_rnn_flatten_weight")
-def _flattened(
+def _flatten_weights(
     weight_arr: list[Tensor],
     weight_stride0: int,
     input_size: int,

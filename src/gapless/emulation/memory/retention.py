@@ -47,7 +47,7 @@ class Retention:
         rows = self._rows
         self._marks += 1
         if self._marks == _LOADED_MARKS:
-            self._find_loaded(live)
+            self._name_loaded_tensors(live)
         if self._marks < self._next or threading.current_thread() is not threading.main_thread():
             return
         ends = [rows.allocations_at[number] for number in step_ends() if number in rows.allocations_at]
@@ -65,7 +65,7 @@ class Retention:
         except Exception:  # an unusual object: growth is then shown where it is allocated
             self.holders = ()
 
-    def _find_loaded(self, live: Mapping[int, tuple[RequestRows, int]]) -> None:
+    def _name_loaded_tensors(self, live: Mapping[int, tuple[RequestRows, int]]) -> None:
         """Name the loaded tensors still on the device that are neither weights nor optimizer state."""
         rows = self._rows
         here = {

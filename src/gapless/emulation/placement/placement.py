@@ -65,9 +65,9 @@ class Placement:
                 return self.where.get(tensor.untyped_storage()._cdata, HOST)
         if state is not None:
             return state
-        return HOST if type(tensor) in _PLAIN_TYPES else self._state_of_wrapped(tensor)
+        return HOST if type(tensor) in _PLAIN_TYPES else self._inner_state(tensor)
 
-    def _state_of_wrapped(self, tensor: torch.Tensor) -> int:
+    def _inner_state(self, tensor: torch.Tensor) -> int:
         """Return the state of the tensor inside a wrapper subclass (`DTensor`), which has no values
         itself."""
         if hasattr(type(tensor), "__tensor_flatten__"):
@@ -210,7 +210,7 @@ class Placement:
         self.sweep()
         return self._held.get(index, 0)
 
-    def take_freed(self, index: int) -> int:
+    def take_freed_bytes(self, index: int) -> int:
         """Return the bytes on device `index` freed since the last call, for a cache to keep."""
         self.sweep()
         return self._freed.pop(index, 0)

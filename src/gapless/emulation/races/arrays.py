@@ -55,7 +55,7 @@ class WatchedArray(np.ndarray):
         if isinstance(value, WatchedArray):
             value._report(False, "ndarray.__setitem__")
         self._report(True, "ndarray.__setitem__")
-        super().__setitem__(key, _unwatched(value))
+        super().__setitem__(key, _without_watch(value))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
         for array in inputs:
@@ -65,8 +65,8 @@ class WatchedArray(np.ndarray):
             if isinstance(array, WatchedArray):
                 array._report(True, ufunc.__name__)
         if out is not None:
-            kwargs["out"] = tuple(map(_unwatched, out))
-        result = getattr(ufunc, method)(*map(_unwatched, inputs), **kwargs)
+            kwargs["out"] = tuple(map(_without_watch, out))
+        result = getattr(ufunc, method)(*map(_without_watch, inputs), **kwargs)
         return out[0] if out is not None and len(out) == 1 and method != "at" else result
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -87,14 +87,14 @@ class WatchedArray(np.ndarray):
 _HAS_ARRAY_UTILS = hasattr(np.lib, "array_utils")
 
 
-def _unwatched(value: Any) -> Any:
+def _without_watch(value: Any) -> Any:
     return value._plain() if isinstance(value, WatchedArray) else value
 
 
 def _watched_method(name: str, writes: bool) -> Any:
     def method(self: WatchedArray, *args: Any, **kwargs: Any) -> Any:
         self._report(writes, f"ndarray.{name}")
-        return getattr(self._plain(), name)(*map(_unwatched, args), **kwargs)
+        return getattr(self._plain(), name)(*map(_without_watch, args), **kwargs)
 
     method.__name__ = name
     return method

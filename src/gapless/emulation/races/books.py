@@ -102,11 +102,11 @@ class AccessLog:
         record = self.records.get(key)
         if record is None:
             record = self.records[key] = StorageRecord(home, storage.nbytes())
-            record.watch = StorageRef(storage, self._storage_ended)
+            record.watch = StorageRef(storage, self._drop_storage)
             record.watch.key = key
         return record
 
-    def _storage_ended(self, watch: Any) -> None:
+    def _drop_storage(self, watch: Any) -> None:
         self.remove(watch.key)
 
     def remove(self, key: int) -> None:

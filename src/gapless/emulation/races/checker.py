@@ -53,8 +53,8 @@ class Checker:
         self.log = RaceLog(self.clocks)
         self.threads = ThreadHolder(self.log)
         self.draws = GeneratorDraws(self.threads, self.log)
-        self.reuse = Reuse(self.clocks, self._report_reused)
-        self.books = AccessLog(self.clocks, self._report_unordered, self._storage_ended)
+        self.reuse = Reuse(self.clocks, self._report_reuse)
+        self.books = AccessLog(self.clocks, self._report_race, self._drop_storage)
         self.flights = Flights(self.clocks, self._report_changed_source, late.deliver)
         self.busy = self.flights.busy
         self._engine = Engine(self.clocks)
@@ -332,7 +332,7 @@ class Checker:
             flight = self.flights.add(host, arrives, track, mark, stack)
             if self.late and arrives:
                 late.withhold(flight, host)
-                late.drop_superseded(self.busy[storage._cdata], flight)
+                late.drop_overwritten_bytes(self.busy[storage._cdata], flight)
 
     def show_arrived(self, source: Tensor, index: int) -> AbstractContextManager[None]:
         """Return a context in which a copy of `source` sees late copies its stream is ordered after."""
@@ -345,7 +345,7 @@ class Checker:
             for flight in self.busy.get(storage._cdata, ())
             if self.clocks.ordered(track, flight.track, flight.mark)
         ]
-        return late.show_arrived(behind)
+        return late.show_withheld_bytes(behind)
 
     def _record_device_copy(self, source: Tensor, target: Tensor, of: int, to: int, action: str) -> None:
         """Record a copy between devices, on the source's stream; both streams wait for each other."""
@@ -373,7 +373,7 @@ class Checker:
             return
         self._check_flights(storage._cdata, ranges.of(tensor), writes, action)
 
-    def check_returned(self, tensor: Tensor, to: str) -> None:
+    def check_result(self, tensor: Tensor, to: str) -> None:
         """Check a result `tensor` that `to` may read at once, at an unknown line."""
         storage = _storage(tensor)
         if storage is not None and storage._cdata in self.busy and self.enabled:
@@ -436,7 +436,7 @@ class Checker:
 
     # -- reporting ---------------------------------------------------------------------------------
 
-    def _report_unordered(self, other: Use, use: Use, wrote: bool, writes: bool) -> None:
+    def _report_race(self, other: Use, use: Use, wrote: bool, writes: bool) -> None:
         collective = self._is_collective(other.track) or self._is_collective(use.track)
         self.log.add(
             "collective" if collective else "unordered",
@@ -448,13 +448,13 @@ class Checker:
     def _is_collective(self, track: int) -> bool:
         return list(self.clocks.tracks)[track][1] < 0
 
-    def _storage_ended(self, key: int, record: StorageRecord) -> None:
+    def _drop_storage(self, key: int, record: StorageRecord) -> None:
         if record.home < 0:
             self.flights.remove(key)
         elif self.enabled:
             self.reuse.add_freed(record, here())
 
-    def _report_reused(self, block: FreedBlock, use: Use) -> None:
+    def _report_reuse(self, block: FreedBlock, use: Use) -> None:
         other = block.use
         self.log.add(
             "freed",

@@ -38,7 +38,7 @@ def deliver(flight: Flight) -> None:
         flight.late_bytes = None
 
 
-def drop_superseded(flights: Iterable[Flight], later: Flight) -> None:
+def drop_overwritten_bytes(flights: Iterable[Flight], later: Flight) -> None:
     """Drop withheld bytes that a `later` copy overwrites."""
     for earlier in flights:
         if earlier is not later and earlier.late_bytes is not None and later.bytes.covers(earlier.bytes):
@@ -46,7 +46,7 @@ def drop_superseded(flights: Iterable[Flight], later: Flight) -> None:
 
 
 @contextmanager
-def show_arrived(flights: Iterable[Flight]) -> Iterator[None]:
+def show_withheld_bytes(flights: Iterable[Flight]) -> Iterator[None]:
     """Show withheld bytes of `flights` inside the block, for a copy on a stream ordered after them."""
     replaced: list[tuple[np.ndarray, np.ndarray]] = []
     for flight in flights:

@@ -50,8 +50,8 @@ class SourceKernel:
         match = re.search(rf"__global__[^;{{}}]*?\b{re.escape(self.name)}\s*\(", plain)
         if match is None:
             raise ValueError(f"The CUDA source has no `__global__` function {self.name}.")
-        parameters, rest = _until_closed(plain[match.end() :], "(", ")")
-        body, _ = _until_closed(rest.partition("{")[2], "{", "}")
+        parameters, rest = _split_at_bracket(plain[match.end() :], "(", ")")
+        body, _ = _split_at_bracket(rest.partition("{")[2], "{", "}")
         self._constant = [_is_pointer_to_const(parameter) for parameter in _split_parameters(parameters)]
         self._assigned = [
             _is_only_assigned(_parameter_name(parameter), body) for parameter in _split_parameters(parameters)
@@ -146,7 +146,7 @@ def _flag_at(flags: list[bool], place: int) -> bool:
     return place < len(flags) and flags[place]
 
 
-def _until_closed(text: str, opens: str, closes: str) -> tuple[str, str]:
+def _split_at_bracket(text: str, opens: str, closes: str) -> tuple[str, str]:
     """Return the text before and after the bracket that closes the one just opened."""
     depth = 1
     for at, letter in enumerate(text):

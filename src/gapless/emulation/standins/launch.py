@@ -196,7 +196,8 @@ class _DifferentiableCall:
         results = iter(torch.autograd.grad(outs, leaves, gradients, allow_unused=True))
         wanted = [t is not None and t.requires_grad for t in inner]
         return [
-            _like_stored(next(results), t) if want else None for want, t in zip(wanted, inner, strict=True)
+            _with_strides_of(next(results), t) if want else None
+            for want, t in zip(wanted, inner, strict=True)
         ]
 
     def differentiable_results(self, out: Any) -> tuple[Tensor, ...]:
@@ -205,7 +206,7 @@ class _DifferentiableCall:
         return outs[: len(outs) - self.constants]
 
 
-def _like_stored(gradient: Tensor | None, tensor: Tensor | None) -> Tensor | None:
+def _with_strides_of(gradient: Tensor | None, tensor: Tensor | None) -> Tensor | None:
     """Return `gradient` with the strides of `tensor`, as kernels write it."""
     if gradient is None or tensor is None or gradient.stride() == tensor.stride():
         return gradient
@@ -231,7 +232,7 @@ class _KernelFunction(torch.autograd.Function):
         tensors = ctx.saved_tensors[:-1]
         wanted = ctx.needs_input_grad[1:]
 
-        def shaped(saved: Any, _: Any) -> list[Tensor | None]:
+        def shape_gradients(saved: Any, _: Any) -> list[Tensor | None]:
             return [torch.empty_like(t) if want else None for t, want in zip(saved, wanted, strict=True)]
 
         gradients = launch(
@@ -241,6 +242,6 @@ class _KernelFunction(torch.autograd.Function):
             upstream[: len(upstream) - call.constants],
             work=None if call.work is None else (call.work[0], *call.work),
             anywhere=call.anywhere,
-            shaped=shaped,
+            shaped=shape_gradients,
         )
         return (None, *gradients)

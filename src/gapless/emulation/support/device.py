@@ -45,7 +45,7 @@ class Device(Protocol):
     def reset_peak(self, index: int) -> None:
         """Reset the peak of device `index`."""
 
-    def take_freed(self, index: int) -> int:
+    def take_freed_bytes(self, index: int) -> int:
         """Return the bytes freed on device `index` since the last call."""
 
     def wait(

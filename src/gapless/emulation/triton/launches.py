@@ -158,7 +158,7 @@ def _entry(name: str, kernel: Kernel | str, values: list[Any], cost: LaunchCost 
     reads, writes = _bytes_of(read), _bytes_of(written)
     flops, tf32 = 0, False
     if cost is not None:
-        reads, writes = _bytes_moved(cost.read, values), _bytes_moved(cost.written, values)
+        reads, writes = _dram_traffic(cost.read, values), _dram_traffic(cost.written, values)
         flops, tf32 = cost.flops, cost.tf32
         dtype = _NAMES.get(cost.products, "float8" if cost.products.startswith("f8") else dtype)
     return Entry(
@@ -208,7 +208,7 @@ def _bytes_of(tensors: list[torch.Tensor]) -> int:
     )
 
 
-def _bytes_moved(book: dict[int, int], values: list[Any]) -> int:
+def _dram_traffic(book: dict[int, int], values: list[Any]) -> int:
     """DRAM traffic in bytes: at most each storage's size, as repeated accesses hit the caches."""
     sizes = {
         storage.data_ptr(): storage.nbytes()

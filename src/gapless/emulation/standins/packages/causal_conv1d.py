@@ -33,7 +33,7 @@ def _activated(activation: str | None) -> bool:
     return activation is not None
 
 
-def _convolved(
+def _convolve(
     active: bool,
     final: bool,
     x: Tensor,
@@ -72,7 +72,7 @@ def causal_conv1d_fn(
     activation: str | None = None,
 ) -> Any:
     """`x` ``[batch, channels, length]`` convolved with `weight` ``[channels, width]``."""
-    body = partial(_convolved, _activated(activation), return_final_states)
+    body = partial(_convolve, _activated(activation), return_final_states)
     result = differentiable(
         "causal_conv1d::causal_conv1d_fwd",
         body,
@@ -119,7 +119,7 @@ def causal_conv1d_update(
             before = own.gather(2, back[:, None].expand(-1, own.shape[1], -1))
             ahead = (torch.arange(length) + at.long()[:, None]) % size
             kept = own.scatter(2, ahead[:, None].expand(-1, own.shape[1], -1), steps.to(own.dtype))
-        out = _convolved(active, False, steps, weight, bias, before, None)
+        out = _convolve(active, False, steps, weight, bias, before, None)
         if rows is None:
             state.copy_(kept)
         else:

@@ -32,7 +32,7 @@ def _builders(patches: Patches, module: ModuleType) -> None:
     load = module.OpBuilder.load
 
     @functools.wraps(load)
-    def loaded(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def load_builder(self: Any, *args: Any, **kwargs: Any) -> Any:
         replacement = _KERNELS.get(self.name)
         if replacement is not None:
             return replacement()
@@ -41,7 +41,7 @@ def _builders(patches: Patches, module: ModuleType) -> None:
             return Extension(self.name, LaunchState.core)
         return load(self, *args, **kwargs)
 
-    patches.set(module.OpBuilder, "load", loaded)
+    patches.set(module.OpBuilder, "load", load_builder)
 
 
 def _lamb(

@@ -126,7 +126,7 @@ def flash_attn_varlen_func(
     )
 
 
-def _refused(name: str) -> Any:
+def _make_refusal(name: str) -> Any:
     def function(*_: Any, **__: Any) -> Any:
         raise refuse(f"`{_NAME}.{name}`", "flash_attn_func and flash_attn_varlen_func are computed.")
 
@@ -134,4 +134,4 @@ def _refused(name: str) -> Any:
 
 
 for _one in ("flash_attn_with_kvcache", "flash_attn_combine", "get_scheduler_metadata"):
-    PACKAGE.holds(_NAME, **{_one: _refused(_one)})
+    PACKAGE.holds(_NAME, **{_one: _make_refusal(_one)})

@@ -25,7 +25,7 @@ _INTERFACE = ("flash_attn", "flash_attn.flash_attn_interface")
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def _checked(*tensors: Tensor) -> None:
+def _check_inputs(*tensors: Tensor) -> None:
     """Raises RuntimeError where the kernels would: other dtypes than halves, heads that do not divide."""
     if LaunchState.core is not None and tensors[0].dtype not in _HALVES:
         raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
@@ -57,12 +57,12 @@ def _dense(rules: AttentionRules, sums: bool, query: Tensor, key: Tensor, value:
 
 def attention(kernel: str, rules: AttentionRules, sums: bool, q: Tensor, k: Tensor, v: Tensor) -> Any:
     """Launch `kernel` over ``[batch, length, heads, width]``; with `sums` return each row's sum too."""
-    _checked(q, k)
+    _check_inputs(q, k)
     body = partial(_dense, rules, sums)
-    return _launched(kernel, body, q, k, v, work=_shapes(q, k), sums=sums, dropout=rules.dropout)
+    return _launch(kernel, body, q, k, v, work=_shapes(q, k), sums=sums, dropout=rules.dropout)
 
 
-def _launched(kernel: str, body: Any, *tensors: Tensor, work: Any, sums: bool, dropout: float) -> Any:
+def _launch(kernel: str, body: Any, *tensors: Tensor, work: Any, sums: bool, dropout: float) -> Any:
     return differentiable(
         f"{kernel}_forward", body, *tensors, backward=f"{kernel}_backward", work=work, constants=int(sums),
         random=dropout > 0, shaped=partial(_outline, sums),
@@ -167,7 +167,7 @@ def _one_by_one(
     return (whole, torch.cat(lines, 1)) if sums else whole
 
 
-def _paged(cache: Tensor, table: Tensor) -> Tensor:
+def _gather_pages(cache: Tensor, table: Tensor) -> Tensor:
     """Return the blocks of ``[blocks, length, heads, width]`` named by `table`, concatenated."""
     return cache[table.long()].flatten(1, 2)
 
@@ -219,7 +219,7 @@ def attention_apart(
 
     Keys may lie in the blocks that `table` names. Of queries and of keys only the first `used` count.
     """
-    _checked(q, k)
+    _check_inputs(q, k)
     for starts in (starts_q, starts_k):
         if starts.dtype is not torch.int32:
             raise RuntimeError("cu_seqlens_q must have dtype int32")
@@ -233,11 +233,11 @@ def attention_apart(
 
     def body(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Any:
         if table is not None:
-            key, value = _paged(key, table).flatten(0, 1), _paged(value, table).flatten(0, 1)
+            key, value = _gather_pages(key, table).flatten(0, 1), _gather_pages(value, table).flatten(0, 1)
         return _one_by_one(rules, sums, queries, keys, query, key, value)
 
     tensors = (q, k, v, starts_q, starts_k)
-    return _launched(kernel, body, *tensors, work=work, sums=sums, dropout=rules.dropout)
+    return _launch(kernel, body, *tensors, work=work, sums=sums, dropout=rules.dropout)
 
 
 @PACKAGE.provides(*_INTERFACE)
@@ -286,7 +286,7 @@ def flash_attn_with_kvcache(
 
     The kernel has no backward pass. With a `block_table` and new keys the package reads the longest length.
     """
-    _checked(q, k_cache)
+    _check_inputs(q, k_cache)
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device)
     if block_table is not None and k is not None and cache_seqlens is not None:
@@ -306,7 +306,7 @@ def flash_attn_with_kvcache(
                 new = k[row : row + 1]
                 if turn is not None:
                     new = turn(new, offsets=length)
-                    own = _turned(turn, own, length, moving=causal or tuple(window_size) != NO_WINDOW)
+                    own = _rotate_query(turn, own, length, moving=causal or tuple(window_size) != NO_WINDOW)
                 cache.write(row, length, new[0], v[row])
                 length += new.shape[1]
             left = int(cache_leftpad[row]) if cache_leftpad is not None else 0
@@ -323,7 +323,7 @@ def flash_attn_with_kvcache(
     return (out, sums) if return_softmax_lse else out
 
 
-def _turned(turn: Any, query: Tensor, length: int, moving: bool) -> Tensor:
+def _rotate_query(turn: Any, query: Tensor, length: int, moving: bool) -> Tensor:
     """A query behind `length` keys; unless `moving` all its rows stand at one place."""
     if moving:
         return turn(query, offsets=length)  # type: ignore[no-any-return]

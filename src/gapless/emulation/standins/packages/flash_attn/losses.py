@@ -87,10 +87,10 @@ class CrossEntropyLoss(torch.nn.Module):
             self.inplace_backward,
             self.process_group,
         )
-        loss = self._reduced(loss, target)
-        return (loss, self._reduced(square, target)) if self.return_z_loss else loss
+        loss = self._reduce(loss, target)
+        return (loss, self._reduce(square, target)) if self.return_z_loss else loss
 
-    def _reduced(self, losses: Tensor, target: Tensor) -> Tensor:
+    def _reduce(self, losses: Tensor, target: Tensor) -> Tensor:
         if self.reduction == "mean":
             return losses.sum() / (target != self.ignore_index).sum()
         return losses.sum() if self.reduction == "sum" else losses

@@ -20,7 +20,7 @@ PACKAGE.holds(
 )
 
 
-def gated(
+def gated_norm(
     eps: float,
     group: int | None,
     before: bool,
@@ -55,7 +55,7 @@ def layernorm_fn(
     is_rms_norm: bool = False,
 ) -> Tensor:
     """Norm of `x` and, with `z`, its gate."""
-    body = partial(gated, eps, group_size, norm_before_gate, is_rms_norm)
+    body = partial(gated_norm, eps, group_size, norm_before_gate, is_rms_norm)
     return differentiable(  # type: ignore[no-any-return]
         "mamba_ssm::_layer_norm_fwd", body, x, weight, bias, z, backward="mamba_ssm::_layer_norm_bwd"
     )

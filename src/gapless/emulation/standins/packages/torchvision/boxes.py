@@ -113,7 +113,7 @@ def _windows(shares: list[Tensor]) -> list[slice]:
     return windows
 
 
-def _pooled(pooling: _Pooling, source: Tensor, regions: Tensor) -> Tensor:
+def _pool(pooling: _Pooling, source: Tensor, regions: Tensor) -> Tensor:
     out = torch.zeros(len(regions), source.shape[1], *pooling.bins)
     for at, (image, *region) in enumerate(regions.tolist()):
         rows, columns = pooling.weights(region, source.shape[2:])
@@ -138,13 +138,13 @@ class _RoiAlign(torch.autograd.Function):
         ctx.save_for_backward(regions)
 
         def body(source: Tensor, regions: Tensor) -> Tensor:
-            return _pooled(pooling, source, regions)
+            return _pool(pooling, source, regions)
 
-        def shaped(source: Tensor, regions: Tensor) -> Tensor:
+        def shape_result(source: Tensor, regions: Tensor) -> Tensor:
             return source.new_empty(len(regions), source.shape[1], *pooling.bins)
 
         name = "torchvision::roi_align"
-        out: Tensor = launch(name, body, source, regions, anywhere=True, shaped=shaped)
+        out: Tensor = launch(name, body, source, regions, anywhere=True, shaped=shape_result)
         return out
 
     @staticmethod
@@ -153,12 +153,12 @@ class _RoiAlign(torch.autograd.Function):
         def body(gradient: Tensor, regions: Tensor) -> Tensor:
             return _spread(ctx.pooling, gradient, regions, ctx.shape)
 
-        def shaped(gradient: Tensor, regions: Tensor) -> Tensor:
+        def shape_result(gradient: Tensor, regions: Tensor) -> Tensor:
             return gradient.new_empty(ctx.shape)
 
         (regions,) = ctx.saved_tensors
         name = "torchvision::_roi_align_backward"
-        return launch(name, body, gradient, regions, anywhere=True, shaped=shaped), None, None
+        return launch(name, body, gradient, regions, anywhere=True, shaped=shape_result), None, None
 
 
 def roi_align(

@@ -332,13 +332,13 @@ class LayerNormMLP(TransformerEngineBaseModule):
     def forward(self, inp: Tensor, is_first_microbatch: bool | None = None, **_: Any) -> Any:
         """Return the second layer's result; with `return_bias` and `return_layernorm_output` these too."""
         normed = _own_norm(self, inp)
-        hidden = self._activated(functional.linear(normed, self.fc1_weight, self.fc1_bias))
+        hidden = self._activate(functional.linear(normed, self.fc1_weight, self.fc1_bias))
         out = functional.linear(hidden, self.fc2_weight, None if self.return_bias else self.fc2_bias)
         more: list[Any] = [self.fc2_bias] if self.return_bias else []
         more += [normed] if self.return_layernorm_output else []
         return (out, *more) if more else out
 
-    def _activated(self, x: Tensor) -> Tensor:
+    def _activate(self, x: Tensor) -> Tensor:
         gated = self.activation in _GATED
         activation = _ACTIVATIONS[_GATED.get(self.activation, self.activation)]
 

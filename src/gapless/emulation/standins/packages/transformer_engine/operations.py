@@ -34,7 +34,7 @@ for _name in _NAMES:
     PACKAGE.holds(_MODULE, **{_name: type(_name, (FusibleOperation,), {"__module__": _MODULE})})
 
 
-def _refused(name: str) -> Any:
+def _make_refusal(name: str) -> Any:
     def function(*_: Any, **__: Any) -> Any:
         raise refuse(f"`{name}`", "The router's own operators are computed: leave its fusing off.")
 
@@ -43,4 +43,4 @@ def _refused(name: str) -> Any:
 
 _ROUTER = "transformer_engine.pytorch.router"
 for _name in ("fused_compute_score_for_moe_aux_loss", "fused_moe_aux_loss", "fused_topk_with_score_function"):
-    PACKAGE.holds(_ROUTER, **{_name: _refused(f"{_ROUTER}.{_name}")})
+    PACKAGE.holds(_ROUTER, **{_name: _make_refusal(f"{_ROUTER}.{_name}")})

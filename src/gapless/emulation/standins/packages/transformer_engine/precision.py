@@ -20,7 +20,7 @@ _EFFECTLESS = "Transformer Engine's fp8 has no effect here: layers compute in th
 
 
 @contextmanager
-def _ignored(enabled: bool = True, *_: Any, **__: Any) -> Iterator[None]:
+def _ignore_setting(enabled: bool = True, *_: Any, **__: Any) -> Iterator[None]:
     """A context that changes nothing, which the report says."""
     if enabled and LaunchState.core is not None:
         LaunchState.core.note(_EFFECTLESS)
@@ -29,7 +29,7 @@ def _ignored(enabled: bool = True, *_: Any, **__: Any) -> Iterator[None]:
 
 for _name in ("fp8_autocast", "fp8_model_init", "autocast", "quantized_model_init"):
     for _module in (_PYTORCH, _QUANTIZATION, _FP8):
-        PACKAGE.holds(_module, **{_name: _ignored})
+        PACKAGE.holds(_module, **{_name: _ignore_setting})
 
 
 def _capable(least: tuple[int, int]) -> Any:

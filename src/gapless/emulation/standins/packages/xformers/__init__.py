@@ -17,10 +17,10 @@ __all__ = ["PACKAGE", "installed"]
 
 def installed(module: ModuleType, patches: Patches) -> None:
     """Have the real package's attention computed here; its biases say themselves what they mean."""
-    when_imported("xformers.ops", partial(_replaced, patches), patches)
+    when_imported("xformers.ops", partial(_replace_functions, patches), patches)
 
 
-def _replaced(patches: Patches, module: ModuleType) -> None:
+def _replace_functions(patches: Patches, module: ModuleType) -> None:
     from gapless.emulation.standins.packages.xformers import attention
 
     for name in ("memory_efficient_attention", "memory_efficient_attention_forward"):
