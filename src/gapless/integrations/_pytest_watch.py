@@ -146,8 +146,8 @@ class WaitLimit:
         self._fixture = self._block = False
 
     def no_waits_fixture(self) -> Any:
-        """Return the value of the fixture `no_waits`, which makes blocks; without any block the whole test is
-        one."""
+        """Return the context manager that the fixture `no_waits` gives; a test that never enters it is
+        checked as a whole."""
         self._fixture = True
 
         @contextmanager

@@ -47,11 +47,10 @@ def measure_machine(start: str, seconds: float = 0.0) -> Machine:
 
 
 def measure_other_load(count: int, seconds: float) -> float:
-    """Return how many processes of others compute on this process's cores, averaged over `seconds`; 0 if
-    unknown.
+    """Return how many other processes compute on this process's cores, averaged over `seconds`; 0 if unknown.
 
-    Derived from the processor time used while this process sleeps. If that is all there is, own processes
-    measure how much of it they get.
+    That is the processor time used while this process sleeps. If the cores are fully busy, processes started
+    here measure what share of them they get.
     """
     before, own = _used_seconds(), time.process_time()
     if before < 0:

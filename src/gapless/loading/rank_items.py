@@ -20,7 +20,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
     def values(self) -> numpy.ndarray:
-        """Return the items in order."""
+        """Return the indices or digests of the items, in the order they were yielded."""
         return numpy.frombuffer(self.items, numpy.int64)
 
     def batches(self) -> list[int]:

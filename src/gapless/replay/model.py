@@ -17,7 +17,7 @@ from gapless.replay.graph import build_graph, find_collectives
 from gapless.replay.host import find_anchors
 from gapless.replay.latency import fit_launches, fit_returns, previous_on_stream
 from gapless.replay.outcome import ReplayOutcome
-from gapless.replay.program import NO_EDGE, Removed, Rows, order_nodes
+from gapless.replay.program import NO_EDGE, PositionRows, Removed, order_nodes
 from gapless.replay.steps import find_steps
 from gapless.replay.threads import active_threads
 from gapless.replay.waits import find_links, find_waits
@@ -165,7 +165,7 @@ class ReplayModel(Dependences):
         return clock.scale(self.graph.anchors.own[rows] - self.graph.anchors.bare[rows])
 
     @cached_property
-    def _rows(self) -> Rows:
+    def _rows(self) -> PositionRows:
         return self.program.share_rows([position for position, _ in self.tails])
 
     def _batches_of(self, sets: Sequence[Bools], changes: int) -> Iterator[Sequence[Bools]]:

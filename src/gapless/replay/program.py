@@ -81,7 +81,7 @@ class Program:
             maximum(x, y, out=row)
         return time
 
-    def run_sets(self, to_a: Ints, to_b: Ints, removed: Removed, rows: Rows) -> Ints:
+    def run_sets(self, to_a: Ints, to_b: Ints, removed: Removed, rows: PositionRows) -> Ints:
         """Return the times at the positions that `rows` keeps, under every change without every set of waits:
         positions by sets by changes. The weights are positions by changes.
         """
@@ -103,7 +103,7 @@ class Program:
                 subtract(x, shorter, out=row, where=without)
         return held[[rows.of_position[position] for position in rows.kept]]
 
-    def share_rows(self, kept: Sequence[int]) -> Rows:
+    def share_rows(self, kept: Sequence[int]) -> PositionRows:
         """Let the times of positions that are not needed at once share a row; those of `kept` stay."""
         edges = list(zip(self.a, self.b, strict=True))
         last_use = list(range(len(edges)))
@@ -123,11 +123,11 @@ class Program:
             of_position.append(free.pop())
             if last_use[position] == position:
                 free.append(of_position[position])
-        return Rows(of_position, count, tuple(kept))
+        return PositionRows(of_position, count, tuple(kept))
 
 
 @dataclass(frozen=True)
-class Rows:
+class PositionRows:
     """The row of each position in a table of `count` rows; those of `kept` are never used again."""
 
     of_position: list[int]

@@ -62,7 +62,7 @@ class CollectiveKernels:
         return sum(over) / self.steps
 
     def only(self, rows: Iterable[int]) -> CollectiveKernels | None:
-        """Return some of these kernels; None if there are none."""
+        """Return the kernels in `rows`; None without any."""
         kept = list(rows)
         if not kept:
             return None

@@ -1,1 +1,1 @@
-"""What a step takes on a GPU that is not there: a programme, the GPU's data sheet, and the replay."""
+"""Estimate steps on a GPU that is not present, from a recorded programme and the GPU's data sheet."""

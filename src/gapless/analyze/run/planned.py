@@ -175,7 +175,7 @@ def _evaluate_number(expression: str, names: Variables) -> float:
 
 
 def _split_comparison(test: ast.expr) -> tuple[ast.expr, ast.expr]:
-    """Return what a comparison lets grow, and its limit; two constants if `test` is no comparison."""
+    """Return what grows until the comparison `test` holds, and its limit; two constants for other tests."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         if isinstance(test.ops[0], ast.LtE | ast.Lt):
             return test.comparators[0], test.left

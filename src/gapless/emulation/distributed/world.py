@@ -91,7 +91,7 @@ def enter(world: World | None) -> dict[str, str | None]:
 
 
 def leave(before: dict[str, str | None]) -> None:
-    """Restore the environment."""
+    """Restore the environment variables to the values in `before`; None removes one."""
     global _current
     _current = None
     for name, value in before.items():

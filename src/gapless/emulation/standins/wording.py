@@ -61,7 +61,7 @@ def _imported_files() -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _imported_beside(file: str) -> tuple[str, ...]:
-    """Return the files beside `file` or the script that `file` imports."""
+    """Return the files of modules that `file` imports from its own folder or from the script's."""
     tree = guards.parse_source(file)
     if tree is None:
         return ()
