@@ -17,8 +17,8 @@ import gapless
 import gapless.metrics as metrics
 from gapless.metrics import fusing
 from gapless.metrics.aggregation import WeightedTotal
-from gapless.metrics.classification.base import CountMetric
 from gapless.metrics.classification.confusion import ConfusionCounts
+from gapless.metrics.classification.count_metrics import CountMetric
 from gapless.metrics.classification.counts import MulticlassCounts, OutcomeCounts
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None

@@ -83,7 +83,7 @@ def test_exact_areas_of_two(cls: Any, ties: bool, max_fpr: float | None, n: int,
 
 
 def test_many_columns_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapless.metrics.torchmetrics.replacements.areas.MAX_SCORES_AT_ONCE", 30)
+    monkeypatch.setattr("gapless.metrics.torchmetrics.replacements.exact_areas.MAX_SCORES_AT_ONCE", 30)
     g = torch.Generator().manual_seed(0)
     batch = scores_of(g, (12, 7), True), torch.randint(7, (12,), generator=g)
     assert_same_unwaited(lambda: tc.MulticlassAUROC(7, average=None), batch)

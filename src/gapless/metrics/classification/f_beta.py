@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from gapless.metrics.classification.base import (
+from gapless.metrics.classification.count_metrics import (
     BinaryScore,
-    CountScore,
+    CountMetric,
     MulticlassScore,
     MultilabelScore,
     Ratio,
@@ -15,7 +15,7 @@ from gapless.metrics.classification.base import (
 from gapless.metrics.classification.counts import OutcomeCounts
 
 
-class FBeta(CountScore):
+class FBeta(CountMetric, abstract=True):
     """The harmonic mean of precision and recall, in which recall weighs `beta` times as much.
 
     Args:

@@ -7,7 +7,13 @@ from typing import Any
 from torch import Tensor
 
 from gapless.metrics import checks
-from gapless.metrics.classification.base import BinaryScore, MulticlassScore, MultilabelScore, Ratio
+from gapless.metrics.classification.count_metrics import (
+    BinaryScore,
+    CountMetric,
+    MulticlassScore,
+    MultilabelScore,
+    Ratio,
+)
 from gapless.metrics.classification.counts import OutcomeCounts
 from gapless.metrics.divide import divide, share
 from gapless.metrics.tasks import Task
@@ -20,13 +26,9 @@ def with_zero_at(values: Tensor, index: int) -> Tensor:
     return result
 
 
-class Jaccard:
+class Jaccard(CountMetric, abstract=True):
     """Intersection over union, computed from counts per class instead of a confusion matrix."""
 
-    average: str | None
-    task: str
-    ignore_index: int | None
-    zero_division: float
     undefined = True
 
     def ratio(self, counts: OutcomeCounts) -> Ratio:

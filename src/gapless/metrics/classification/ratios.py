@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gapless.metrics.classification.base import (
+from gapless.metrics.classification.count_metrics import (
     BinaryScore,
-    CountScore,
+    CountMetric,
     MulticlassScore,
     MultilabelScore,
     Ratio,
@@ -15,7 +15,7 @@ from gapless.metrics.classification.base import (
 from gapless.metrics.classification.counts import OutcomeCounts
 
 
-class AccuracyScore(CountScore):
+class AccuracyScore(CountMetric, abstract=True):
     """The share of correct predictions; for a class, among the targets of that class."""
 
     torchmetrics_file: ClassVar[str | None] = "accuracy"
@@ -44,7 +44,7 @@ class Accuracy(ScoreTask):
     """Accuracy of a task."""
 
 
-class PrecisionScore(CountScore):
+class PrecisionScore(CountMetric, abstract=True):
     """The share of positive predictions that are correct."""
 
     torchmetrics_file: ClassVar[str | None] = "precision_recall"
@@ -70,7 +70,7 @@ class Precision(ScoreTask):
     """The share of positive predictions that are correct."""
 
 
-class RecallScore(CountScore):
+class RecallScore(CountMetric, abstract=True):
     """The share of positives that are found."""
 
     torchmetrics_file: ClassVar[str | None] = "precision_recall"
@@ -96,7 +96,7 @@ class Recall(ScoreTask):
     """The share of positives that are found."""
 
 
-class SpecificityScore(CountScore):
+class SpecificityScore(CountMetric, abstract=True):
     """The share of negatives that are predicted as negative."""
 
     torchmetrics_file: ClassVar[str | None] = "specificity"
@@ -122,7 +122,7 @@ class Specificity(ScoreTask):
     """The share of negatives that are predicted as negative."""
 
 
-class NegativePredictiveValueScore(CountScore):
+class NegativePredictiveValueScore(CountMetric, abstract=True):
     """The share of negative predictions that are correct."""
 
     torchmetrics_file: ClassVar[str | None] = "negative_predictive_value"
@@ -149,7 +149,7 @@ class NegativePredictiveValue(ScoreTask):
     """The share of negative predictions that are correct."""
 
 
-class HammingDistanceScore(AccuracyScore):
+class HammingDistanceScore(AccuracyScore, abstract=True):
     """The share of predictions that are wrong."""
 
     torchmetrics_file: ClassVar[str | None] = "hamming"

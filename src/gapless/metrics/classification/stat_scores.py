@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gapless.metrics.classification.base import (
+from gapless.metrics.classification.count_metrics import (
     BinaryScore,
-    CountScore,
+    CountMetric,
     MulticlassScore,
     MultilabelScore,
     ScoreTask,
@@ -15,7 +15,7 @@ from gapless.metrics.classification.base import (
 from gapless.metrics.classification.counts import OutcomeCounts
 
 
-class StatScore(CountScore):
+class StatScore(CountMetric, abstract=True):
     """``[..., 5]``: true positives, false positives, true negatives, false negatives, support."""
 
     plot_lower_bound: float | None = None

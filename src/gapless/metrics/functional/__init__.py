@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gapless.metrics.classification.base import BinaryScore
+from gapless.metrics.classification.count_metrics import BinaryScore
 from gapless.metrics.classification.f_beta import FBeta
 from gapless.metrics.classification.ratios import NegativePredictiveValueScore, PrecisionScore, RecallScore
 from gapless.metrics.metric import Metric

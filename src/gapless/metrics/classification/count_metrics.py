@@ -26,10 +26,15 @@ Ratio = tuple[Tensor, Tensor]
 """Numerator and denominator."""
 
 
-class CountScore:
-    """Computes a metric from outcome counts. A subclass defines :meth:`ratio`."""
+class CountMetric(PredictionMetric, abstract=True):
+    """A metric computed from outcome counts. A subclass defines :meth:`ratio`.
 
-    task = "binary"
+    ``update`` adds a batch to `counted`, whose class says how (`gapless.metrics.classification.counts`).
+    """
+
+    plot_lower_bound: float | None = 0.0
+    plot_upper_bound: float | None = 1.0
+    beyond = "logits capacity zero_division"
     average: str | None = "binary"
     top_k = 1
     zero_division: float = 0
@@ -40,39 +45,16 @@ class CountScore:
     undefined = False
     """Whether the average over zero classes is NaN rather than 0."""
     counts_top_k = False
-    """Whether, with ``top_k`` above 1, the macro average leaves out classes that are never a target."""
+    """Whether, with ``top_k`` above 1, the macro average leaves out classes that are never a target: as in
+    TorchMetrics, on purpose."""
+    counted: Any
 
     def ratio(self, counts: OutcomeCounts) -> Ratio:
         """Return the numerator and denominator of the score."""
         raise NotImplementedError
 
-    def score(self, counts: OutcomeCounts) -> Tensor:
-        """Return the metric's value, averaged as `average` says."""
-        if self.average == "micro" and not self.flat:
-            counts = counts.summed
-        if self.average not in ("macro", "weighted"):
-            quotient = share(*self.ratio(counts), self.zero_division)
-            return 1 - quotient if self.complement else quotient
-        weights = self._weights(counts)
-        numerator, denominator = self.ratio(counts)
-        return counts.average(numerator, denominator, self.zero_division, self.complement, weights)
-
-    def _weights(self, counts: OutcomeCounts) -> Tensor | None:
-        """Return the weight of each class in the average; None for equal weights."""
-        if self.average == "weighted":
-            return counts.support_weights
-        if self.task == "multilabel":
-            return None
-        return counts.actual_weights if self.counts_top_k and self.top_k != 1 else counts.weights
-
-
-class CountMetric(CountScore, PredictionMetric, abstract=True):
-    """A metric computed from counts, for any task."""
-
-    plot_lower_bound: float | None = 0.0
-    plot_upper_bound: float | None = 1.0
-    beyond = "logits capacity zero_division"
-    counted: Any
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        self.observe(preds, target)
 
     def value(self) -> Tensor:
         counted = self.counted
@@ -81,6 +63,22 @@ class CountMetric(CountScore, PredictionMetric, abstract=True):
             if row is not None:
                 return counted.derive("scores", partial(self._fused_scores, row))[row]
         return self.score(counted.derive("counts", counted.counts))
+
+    def score(self, counts: OutcomeCounts) -> Tensor:
+        """Return the metric's value, averaged as `average` says."""
+        if self.average == "micro" and not self.flat:
+            counts = counts.summed
+        numerator, denominator = self.ratio(counts)
+        if self.average not in ("macro", "weighted"):
+            quotient = share(numerator, denominator, self.zero_division)
+            return 1 - quotient if self.complement else quotient
+        if self.average == "weighted":
+            weights: Tensor | None = counts.support_weights
+        elif self.task == "multilabel":
+            weights = None  # equal ones
+        else:
+            weights = counts.actual_weights if self.counts_top_k and self.top_k != 1 else counts.weights
+        return counts.average(numerator, denominator, self.zero_division, self.complement, weights)
 
     def _fused_scores(self, own_row: fusing.ScoreRow) -> dict[fusing.ScoreRow, Tensor]:
         """Compute the scores of all metrics that share these counts, in one kernel launch."""
@@ -103,7 +101,7 @@ class CountMetric(CountScore, PredictionMetric, abstract=True):
 
     def _is_mean_ratio(self) -> bool:
         """Whether the score is nothing but :meth:`ratio`, averaged over all classes."""
-        return type(self).score is CountScore.score
+        return type(self).score is CountMetric.score
 
     def _set_up_counting(
         self,
