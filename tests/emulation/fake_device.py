@@ -35,6 +35,8 @@ class FakeDevice:
         self._placed: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._current = threading.local()
 
+    tick = 0
+
     def current_device(self) -> int:
         return getattr(self._current, "index", 0)
 
@@ -61,7 +63,7 @@ class FakeDevice:
     def note_query(self) -> None:
         pass
 
-    def take_freed(self, index: int) -> int:
+    def take_freed_bytes(self, index: int) -> int:
         return 0
 
     def holds(self, size: int, index: int = 0) -> None:

@@ -32,6 +32,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     - `call`: the Python call that leads to it, if that says more (``Tensor.__bool__``, ``torch.allclose``),
       else "".
     - `detail`: the variant; of copies ``pageable``, ``pinned``, ``scalar``, ``list``, ``index``; of a
+      wait for an event ``copy`` if it was recorded right behind a copy of pinned memory; of a
       GradScaler's reads the optimizer (``AdamW, fused=False`` if it has a fused form).
     - `stack`: innermost first. In backward `node` names the autograd node, and `forward` is the stack of the
       forward call that created it (empty if unknown).

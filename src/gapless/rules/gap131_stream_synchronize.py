@@ -54,7 +54,10 @@ class StreamSynchronize(WaitRule):
     that stream wait instead of the CPU.
 
     ## When it is fine
-    Where the CPU itself needs the data next (a pinned buffer of results) and has nothing else to do.
+    Before the CPU touches pinned memory that a copy uses: without the wait there is a race (`GAP801`,
+    `GAP802`). If the event is of an earlier step, with most of a step's work launched since, the wait only
+    orders the accesses and stalls nothing: it is not counted. Two buffers with an event each, or
+    `gapless.ops.read_later`, make it so.
     """
 
     code = "GAP131"
@@ -69,4 +72,15 @@ class StreamSynchronize(WaitRule):
         return site.operator in _OPERATORS
 
     def remedy(self, site: Site) -> str:
-        return advise_for_library(site, self.advice)
+        return advise_for_library(site, _OF_A_COPY if site.detail == "copy" else self.advice)
+
+    def known_change(self, site: Site) -> str:
+        of_own_copy = site.detail == "copy" and site.deciding_frame is None
+        return "wait for the copy of an earlier step, not of this one" if of_own_copy else ""
+
+
+_OF_A_COPY = (
+    "the copy must be done before the CPU touches its memory, so keep a wait, but for the copy of an earlier "
+    "step, which is done long since: two buffers in turn, each with an event, or `gapless.ops.read_later`, "
+    "whose values arrive a few steps later"
+)

@@ -70,6 +70,11 @@ class EmulationCore:
         """Whether the run has no values; a run that may switch to that has them until then."""
         return self.values is not None and bool(self.values.dry)
 
+    @property
+    def tick(self) -> int:
+        """The number of steps that have ended."""
+        return self.recorder.tick
+
     # -- devices -----------------------------------------------------------------------------------
 
     def current_device(self) -> int:

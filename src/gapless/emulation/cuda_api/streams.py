@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from gapless.emulation.cuda_api.runtime import CUDA_DEVICE_TYPE, Runtime, refusal
+from gapless.emulation.races.distances import Position
 
 # The real classes; torch's names are replaced while a device is installed.
 _TorchStream: Any = torch.Stream
@@ -137,6 +138,7 @@ class EventBase(_TorchEvent):
         self._captured: Any = None
         self._index = -1
         self._recorded_at = 0.0
+        self._position = Position(0, 0)
         self._handle = 0
         self._moment: Any = None
         self._queried: Any = None
@@ -164,6 +166,7 @@ class EventBase(_TorchEvent):
             )
         self._recorded_at = self.runtime.device.clock()
         self._moment = self.runtime.device.races.record_event(self._index, stream.stream_id)
+        self._position = self.runtime.device.races.distances.record_event(self.runtime.device.tick)
         if not self._external:
             self._captured = self.runtime.device.graphs.record_event(self._index, stream.stream_id)
         self.runtime.device.record_stream_call("record", stream.stream_id, self._handle, self._index)
@@ -212,13 +215,24 @@ class EventBase(_TorchEvent):
         return float((end_event._recorded_at - self._recorded_at) * 1000.0)
 
     def synchronize(self) -> None:
-        """Count a wait of the host, if the event was recorded."""
+        """Count a wait of the host, unless the event is so old that the wait only orders accesses."""
         if self._captured is not None:
             self._report_query("torch.cuda.Event.synchronize")
-        self._report_reached()
         runtime = getattr(self, "runtime", None)
-        if self._handle and runtime is not None:
-            runtime.device.wait("cudaEventSynchronize", "explicit", call="torch.cuda.Event.synchronize")
+        races = runtime.device.races if runtime is not None else None
+        of_a_copy = races is not None and races.flights.any_right_before(self._position.launches)
+        self._report_reached()
+        if not self._handle or runtime is None or races is None:
+            return
+        only_orders = races.distances.only_orders(self._position, runtime.device.tick)
+        if only_orders and runtime.device.graphs.capture is None:
+            return
+        runtime.device.wait(
+            "cudaEventSynchronize",
+            "explicit",
+            call="torch.cuda.Event.synchronize",
+            detail="copy" if of_a_copy else "",
+        )
 
     ipc_handle = refusal("torch.cuda.Event.ipc_handle", "Events are not shared between emulated processes.")
     from_ipc_handle = classmethod(

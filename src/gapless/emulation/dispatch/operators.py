@@ -239,8 +239,10 @@ class OperatorMode(TorchDispatchMode):
             memory, programme = placement.memory, self.core.recorder.programme
             if memory is not None:
                 memory.record_operator(plan.name, index, args)
-            if programme is not None and plan.launches:
-                programme.operator(plan.func, args, kwargs, out, -1)
+            if plan.launches:
+                races.distances.launches += 1
+                if programme is not None:
+                    programme.operator(plan.func, args, kwargs, out, -1)
             if races.full:
                 races.record_operator(plan, args, kwargs, out, index)
         elif local.constants:
@@ -317,8 +319,10 @@ class OperatorMode(TorchDispatchMode):
             if plan.workspace is not None:
                 self.put([torch.empty(shape) for shape in plan.workspace(*args, **kwargs)], index)
             memory.record_operator(plan.name, index, args)
-        if programme is not None and plan.launches:
-            programme.operator(plan.func, args, kwargs, out, at)
+        if plan.launches:
+            self.races.distances.launches += 1
+            if programme is not None:
+                programme.operator(plan.func, args, kwargs, out, at)
 
     def _record_resizes(self, args: Any, kwargs: dict[str, Any]) -> None:
         for tensor in trees.tensors((args, kwargs)):
@@ -351,6 +355,7 @@ class OperatorMode(TorchDispatchMode):
 
     def launched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Record an operator that a handler ran on the device."""
+        self.races.distances.launches += 1
         if self.core.recorder.programme is not None:
             self.core.recorder.programme.operator(func, args, kwargs, out, -1)
         if self.races.full:

@@ -14,6 +14,7 @@ from gapless import trees
 from gapless.emulation.races import late, ranges
 from gapless.emulation.races.books import AccessLog, StorageRecord, Use
 from gapless.emulation.races.clocks import Clocks, RecordedEvent
+from gapless.emulation.races.distances import EventDistances
 from gapless.emulation.races.engine import Engine
 from gapless.emulation.races.flights import Flight, Flights
 from gapless.emulation.races.race_log import CPU, RaceAccess, RaceLog, here
@@ -57,6 +58,7 @@ class Checker:
         self.books = AccessLog(self.clocks, self._report_race, self._drop_storage)
         self.flights = Flights(self.clocks, self._report_changed_source, late.deliver)
         self.busy = self.flights.busy
+        self.distances = EventDistances()
         self._engine = Engine(self.clocks)
         self._groups: dict[tuple[int, int], int] = {}
         self._queried_marks: dict[int, int] = {}
@@ -330,6 +332,7 @@ class Checker:
         self.books.record_access(record, host, track, mark, arrives, action, stack)
         if under_way:
             flight = self.flights.add(host, arrives, track, mark, stack)
+            flight.launches = self.distances.launches
             if self.late and arrives:
                 late.withhold(flight, host)
                 late.drop_overwritten_bytes(self.busy[storage._cdata], flight)

@@ -21,7 +21,7 @@ _MAX_FLIGHTS = 64
 class Flight:
     """A pending copy: to the host if it `arrives`, else from the host."""
 
-    __slots__ = ("arrives", "bytes", "digest", "late_bytes", "mark", "stack", "storage", "track")
+    __slots__ = ("arrives", "bytes", "digest", "late_bytes", "launches", "mark", "stack", "storage", "track")
 
     def __init__(
         self, storage: Any, where: ByteRange, arrives: bool, track: int, mark: int, stack: Any
@@ -33,6 +33,7 @@ class Flight:
         self.mark = mark
         self.stack = stack
         self.digest: int | None = None
+        self.launches = 0  # operators launched before
         self.late_bytes: np.ndarray | None = None
 
 
@@ -64,6 +65,14 @@ class Flights:
     def is_done(self, flight: Flight) -> bool:
         """Whether the host knows that the copy is done."""
         return self._clocks.host[flight.track] >= flight.mark
+
+    def any_right_before(self, launches: int) -> bool:
+        """Whether one that may not be done was the last work when `launches` operators had been launched."""
+        return any(
+            flight.launches == launches and not self.is_done(flight)
+            for flights in self.busy.values()
+            for flight in flights
+        )
 
     def under_way(self, key: int, where: ByteRange) -> Iterator[Flight]:
         """Yield copies of bytes `where` of a storage that may not be done, the latest first."""

@@ -24,6 +24,10 @@ class Device(Protocol):
     races: Checker
     graphs: Graphs
 
+    @property
+    def tick(self) -> int:
+        """The number of steps that have ended."""
+
     def current_device(self) -> int:
         """Return the index of this thread's current device."""
 
