@@ -17,7 +17,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
-from tracing import training
+from trace_builder import training
 
 SAVED = TESTS / "model" / "saved"
 TRACE = training(steps=3).text()

@@ -12,8 +12,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
-from remembering import diagnosed, trained
-from tracing import training
+from memory_runs import diagnosed, trained
+from trace_builder import training
 
 from gapless.memory.export import export
 from gapless.model.loading import save as save_diagnosis

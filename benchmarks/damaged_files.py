@@ -7,7 +7,7 @@
 
 The files are made first, with each command that saves one (`_saved_inputs.py`). Bytes are flipped, ends cut
 off, fields dropped, numbers replaced by -1, 2**63 and others, and values nested without end
-(`tests/damaging.py`). Each version is read by the commands that read such files, in turn, and in each format
+(`tests/damage.py`). Each version is read by the commands that read such files, in turn, and in each format
 in turn. It fails with a traceback, after more than 20 seconds of processor time, above 1 GB of memory, where
 a refusal is not one line, or where the verdict is not that of the whole file and nothing says that the file
 was changed (the files of earlier versions have no checksum, by which that is known). Exits with 1 where any
@@ -38,7 +38,7 @@ from _saved_inputs import TESTS, make
 
 sys.path.insert(0, str(TESTS))
 
-from damaging import damaged
+from damage import damaged
 
 MAX_SECONDS = 20
 MAX_BYTES = 1 << 30

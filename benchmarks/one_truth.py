@@ -29,7 +29,7 @@ INTERRUPT_SECONDS = 60.0
 FOLDERS = ("tests/field/scripts", "examples/screens", "benchmarks/stacks")
 sys.path.insert(0, str(PROJECT / "tests"))
 
-import one_truth
+import consistency
 
 import gapless
 
@@ -59,7 +59,7 @@ def check(script: Path, budget: float) -> tuple[str, list[str]]:
         if not saved.exists():
             return f"{NO_REPORT} in {budget:g} s", []
         report = gapless.report(gapless.load(saved))
-    return report.sentence, one_truth.contradictions(report)
+    return report.sentence, consistency.contradictions(report)
 
 
 def sheet(arguments: argparse.Namespace) -> str:
@@ -81,9 +81,9 @@ def sheet(arguments: argparse.Namespace) -> str:
         for name, (sentence, differences) in reports.items()
     ]
     method = (
-        f"each script is checked with `gapless check {' '.join(MANY_NUMBERS)}`; `tests/one_truth.py` gathers "
-        "every number of its report with the name of what it is, from text, JSON and data, and compares "
-        "those of one name, among them who limits a step and how much of it the GPU works"
+        f"each script is checked with `gapless check {' '.join(MANY_NUMBERS)}`; `tests/consistency.py` "
+        "gathers every number of its report with the name of what it is, from text, JSON and data, and "
+        "compares those of one name, among them who limits a step and how much of it the GPU works"
     )
     title = "One truth per report: numbers that are told twice"
     differing = sum(bool(differences) for _, differences in reports.values())

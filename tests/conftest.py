@@ -88,7 +88,7 @@ def fake_gapless(python: Callable[..., Process]) -> Callable[..., Process]:
 
 @pytest.fixture(scope="module")
 def emulation() -> Iterator[Any]:
-    """One emulated device for all tests of a module that ask for it."""
+    """One emulated device, shared by the tests of a module that use it."""
     import gapless  # not all that is tested here does with torch
 
     with gapless.emulate() as emulation:

@@ -1,4 +1,4 @@
-"""The command line with a device that only counts: ``python fake_gapless.py check SCRIPT``.
+"""The command line with a device that only counts waits and steps: ``python fake_gapless.py check SCRIPT``.
 
 Scripts find it as the module `gpu`: `gpu.wait()` waits, `gpu.step()` ends a step, `gpu.evaluate()` begins an
 evaluation. No torch is needed.

@@ -1,4 +1,4 @@
-"""Processes of Python that begin with torch and the like imported already, as copies of one that did.
+"""Run Python in a fork of a process that has already imported torch and other slow packages.
 
 ``python fork_server.py NUMBER`` (of a listening socket) imports what takes long, and then makes a copy of
 itself for each request; the copy runs what ``python WORDS…`` would. Importing is most of what a short run

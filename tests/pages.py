@@ -1,4 +1,4 @@
-"""Pages read back: whether they are sound, and what is in them."""
+"""Parse HTML reports: check that they are well-formed, and return their ids, tables and data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programmes and sessions with them, made by hand, in few words."""
+"""Build programmes (recorded operators, copies and waits) and sessions that hold them."""
 
 from __future__ import annotations
 

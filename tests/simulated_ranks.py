@@ -1,5 +1,8 @@
-"""Ranks that train together, as their profiles tell of it: each comes to the collectives when its own work is
-done, and all leave when the last has come and the data has gone round."""
+"""Simulate profiles of ranks that train together.
+
+Each rank enters a collective when its own work is done; all leave it when the last one has entered and the
+data has been exchanged.
+"""
 
 from __future__ import annotations
 

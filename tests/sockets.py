@@ -1,4 +1,4 @@
-"""Sockets that lie in folders."""
+"""Create a Unix socket at a path."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def part(name: str, emulated: bool) -> Any:
 def on_paper(path: Path) -> None:
     """Add to a profile without device work the work that its reads would have caused."""
     _experiment.add_tests_to_path()
-    from profiled_gpu import PaperGpu
+    from fake_profiler import PaperGpu
 
     document = json.loads(path.read_text())
     document["deviceProperties"] = [{"id": 0, "name": "paper", "numSms": 108, "totalGlobalMem": 1 << 34}]

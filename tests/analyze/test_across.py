@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import msgspec
 import pytest
-from building import example
-from tracing import training
+from sessions import example
+from trace_builder import training
 
 from gapless.analyze import report
 from gapless.analyze.across import rule_costs, summary, with_summary

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from building import Simulation
-from comparing import (
+from compared_profiles import (
     ADD,
     ADD_LATER,
     FAST_FINDINGS,
@@ -22,6 +21,7 @@ from comparing import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from sessions import Simulation
 
 from gapless.analyze import report
 from gapless.analyze.compare import ComparisonSide, compare_profiles, compare_reports, slowest, subject

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.analyze.evidence import (
     COLUMNS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from building import Simulation, line
 from hypothesis import given
 from hypothesis import strategies as st
+from sessions import Simulation, line
 
 from gapless.analyze import report
 from gapless.analyze.run.steps import RunSteps, find_steps

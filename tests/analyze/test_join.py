@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import assert_sound
-from tracing import Trace, training
+from timeline_checks import assert_sound
+from trace_builder import Trace, training
 
 from gapless.analyze.profile.join import MIN_COVERAGE, join_profiles, profile_passes
 from gapless.analyze.profile.lines import PlaceIndex

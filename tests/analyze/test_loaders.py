@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from one_truth import contradictions
+from consistency import contradictions
 
 from gapless.analyze.loaders import findings, own_step, with_input_limit, with_measurement
 from gapless.analyze.session_report import with_loaders

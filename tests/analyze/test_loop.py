@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from building import line
+from sessions import line
 
 from gapless.analyze.run.loop import training_loops
 from gapless.files.input import source_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from building import line
+from sessions import line
 
 from gapless.analyze import report
 from gapless.analyze.memory_report import findings, replay_memory

@@ -19,7 +19,7 @@ from gapless.memory.simulate import simulate
 from gapless.memory.sizes import MIB
 from gapless.model.memory import ALLOC, FREE, STEP, check
 from gapless.trace.read import read
-from tests.tracing import Trace
+from tests.trace_builder import Trace
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 LINES = ("/work/train.py(12): train", "/work/train.py(30): evaluate")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from building import STOPPED, Simulation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from remembering import diagnosed, trained
-from tracing import training
+from memory_runs import diagnosed, trained
+from sessions import STOPPED, Simulation
+from trace_builder import training
 
 import gapless
 from gapless.analyze import report

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from building import Simulation, library_line, line
 from hypothesis import given
 from hypothesis import strategies as st
+from sessions import Simulation, library_line, line
 
 from gapless.analyze import report
 from gapless.analyze.run.phases import phase_of_name, recurrence_interval

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from building import Simulation, library_line, line
+from sessions import Simulation, library_line, line
 
 from gapless.analyze import report
 from gapless.model import Ending, Session

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from building import Simulation
 from hypothesis import given
 from hypothesis import strategies as st
+from sessions import Simulation
 
 from gapless.analyze.run.steps import StepTally, find_steps
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from building import Simulation
 from hypothesis import given
 from hypothesis import strategies as st
+from sessions import Simulation
 
 from gapless.analyze import report
 from gapless.model import Ending, Session

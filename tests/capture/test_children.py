@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from building import Simulation, line
+from sessions import Simulation, line
 
 from gapless.capture import children
 from gapless.capture.children import ChildPlan, environment_for_children, merge

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from comparing import at, fast, finding, slow, steps
-from tracing import Trace
+from compared_profiles import at, fast, finding, slow, steps
+from trace_builder import Trace
 
 from gapless.analyze.compare import ComparisonSide, compare_profiles
 from gapless.commands import main

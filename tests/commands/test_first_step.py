@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from one_truth import contradictions
+from consistency import contradictions
 
 from gapless.analyze import report
 from gapless.memory.recorder import Recorder

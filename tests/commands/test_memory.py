@@ -19,7 +19,7 @@ from gapless.memory.sizes import MIB
 from gapless.model.memory import save
 from gapless.model.source import SourceLine
 from gapless.render._tables import sparkline
-from tests.tracing import Trace
+from tests.trace_builder import Trace
 
 LINE = SourceLine("/home/me/model.py", 10, "forward")
 

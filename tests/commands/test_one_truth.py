@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from one_truth import WIDE, contradictions, numbers_in
+from consistency import WIDE, contradictions, numbers_in
 from render.documents import KINDS, document
 from simulated_ranks import MS, simulated
 

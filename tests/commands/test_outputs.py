@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 import pytest
-from tracing import training
+from trace_builder import training
 
 from gapless.commands import cli, main
 from gapless.errors import UnreadableInput

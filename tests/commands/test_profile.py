@@ -51,7 +51,7 @@ def profile(write, python):
     write("train.py", TRAIN)
 
     def run(*options, script=("100", "-1", "0"), **environment):
-        command = str(HERE / "profiled_gpu.py")
+        command = str(HERE / "fake_profiler.py")
         return python(command, "profile", *SHORT, *options, "train.py", *script, **environment)
 
     return run
@@ -90,7 +90,7 @@ def test_recorded_stopped_and_explained(profile, python, tmp_path):
 
 def test_lines_of_a_script_elsewhere(write, python):
     write("deep/train.py", "import os\nos.chdir('/')\n" + TRAIN)
-    command = (str(HERE / "profiled_gpu.py"), "profile", *SHORT, "--all", "deep/train.py", "100", "-1", "0")
+    command = (str(HERE / "fake_profiler.py"), "profile", *SHORT, "--all", "deep/train.py", "100", "-1", "0")
     process = python(*command)
     assert process.returncode == 0, process.stderr
     assert "train.py:12 in read │ total += loss.item()" in words(process.stdout)
@@ -128,7 +128,7 @@ def test_a_script_that_ends_too_early(profile, status, message, tmp_path):
 
 def test_two_ranks_are_explained_together(write, tmp_path):
     write("train.py", TRAIN)
-    command = (str(HERE / "profiled_gpu.py"), "profile", *SHORT, "train.py", "100", "-1", "0")
+    command = (str(HERE / "fake_profiler.py"), "profile", *SHORT, "train.py", "100", "-1", "0")
     first, second = fork_server.ranks(2, command, tmp_path)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert second.stdout == ""
@@ -159,7 +159,7 @@ def test_without_a_gpu(write, python):
     ],
 )
 def test_usage(python, options, message):
-    process = python(str(HERE / "profiled_gpu.py"), "profile", *options)
+    process = python(str(HERE / "fake_profiler.py"), "profile", *options)
     assert process.returncode == 2
     assert message in process.stderr
 

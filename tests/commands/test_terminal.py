@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import click
 import pytest
-from building import CODE, MAIN, Simulation
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from commands.on_a_terminal import COLOR, lines, run
 from rich.cells import cell_len
-from tracing import training
+from sessions import CODE, MAIN, Simulation
+from trace_builder import training
 
 from gapless.commands import cli, main
 from gapless.model.session import save

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.commands import main
 

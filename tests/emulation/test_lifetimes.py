@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from lifetimes import KINDS, Made, Plain, batch, network, train
 from torch import nn
+from training_objects import KINDS, Made, Plain, batch, network, train
 
 import gapless
 from gapless.capture.profiling_steps import StepMarkHooks

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.commands import main
 from gapless.errors import UnreadableInput

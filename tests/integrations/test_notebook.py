@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from building import example
 from hypothesis import given, settings
 from render.reports import hostile, names
+from sessions import example
 
 from gapless.integrations import notebook
 

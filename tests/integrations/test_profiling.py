@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import profiled_gpu
+import fake_profiler
 import pytest
 import torch
 
@@ -15,7 +15,7 @@ from gapless.model.profile import load
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     """A folder to work in, on a machine with a GPU."""
-    monkeypatch.setattr(profiling, "machine", profiled_gpu.machine)
+    monkeypatch.setattr(profiling, "machine", fake_profiler.machine)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

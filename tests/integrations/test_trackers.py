@@ -7,8 +7,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from building import example
 from integrations.training import of_profile
+from sessions import example
 
 from gapless.errors import UsageError
 from gapless.integrations.trackers import log, numbers

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import profiled_gpu
+import fake_profiler
 import pytest
-from tracing import training
+from trace_builder import training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report_run
@@ -19,7 +19,7 @@ WINDOW = {"wait": 1, "warmup": 1, "active": 2}
 @pytest.fixture
 def paper_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     """A machine whose profiles have device work in them, and an empty working directory."""
-    monkeypatch.setattr(profiling, "machine", profiled_gpu.machine)
+    monkeypatch.setattr(profiling, "machine", fake_profiler.machine)
     monkeypatch.chdir(tmp_path)  # type: ignore[arg-type]
     monkeypatch.delenv("RANK", raising=False)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from remembering import remembered, trained
+from memory_runs import remembered, trained
 
 from gapless.memory import tracking
 from gapless.memory.recorder import Recorder

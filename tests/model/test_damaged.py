@@ -10,10 +10,10 @@ from typing import Any
 import hypothesis
 import msgspec
 import pytest
-from damaging import damaged
+from damage import damaged
 from hypothesis import strategies as st
-from remembering import Recorder, trained
-from tracing import training
+from memory_runs import Recorder, trained
+from trace_builder import training
 
 from gapless.analyze.estimate.machine import TimedEntry, run_and_model
 from gapless.analyze.estimate.times import USUAL

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from building import example
-from comparing import FAST_FINDINGS, SLOW_FINDINGS, fast, slow
-from remembering import diagnosed, remembered, trained
+from compared_profiles import FAST_FINDINGS, SLOW_FINDINGS, fast, slow
+from memory_runs import diagnosed, remembered, trained
 from render.reports import hostile, of_profile
+from sessions import example
 
 from gapless.analyze import report
 from gapless.analyze.compare import ComparisonSide, compare_profiles, compare_reports

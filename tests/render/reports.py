@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from building import example
 from hypothesis import strategies as st
-from tracing import training
+from sessions import example
+from trace_builder import training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report_run

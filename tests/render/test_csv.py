@@ -7,9 +7,9 @@ import io
 
 import msgspec
 import pytest
-from building import example
 from hypothesis import given, settings
 from render.reports import hostile, names, of_profile
+from sessions import example
 
 from gapless.model import Finding, Report
 from gapless.model.wording import number

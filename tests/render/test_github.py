@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import msgspec
-from building import example
 from hypothesis import given, settings
 from render.reports import hostile, names, of_profile
+from sessions import example
 
 from gapless.model.finding import Spot
 from gapless.render import Style, renderer

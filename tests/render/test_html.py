@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from building import example
-from comparing import fast, slow
+from compared_profiles import fast, slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import Page, assert_sound
-from tracing import training
+from sessions import example
+from trace_builder import training
 
 from gapless.analyze import report
 from gapless.analyze.compare import compare_profiles, compare_reports, subject

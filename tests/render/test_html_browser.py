@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from building import example
-from remembering import diagnosed, remembered, trained
-from tracing import training
+from memory_runs import diagnosed, remembered, trained
+from sessions import example
+from trace_builder import training
 
 from gapless.analyze import report
 from gapless.analyze.across import with_summary

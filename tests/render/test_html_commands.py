@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from building import Simulation
+from memory_runs import diagnosed, trained
 from pages import Page, assert_sound
-from remembering import diagnosed, trained
-from tracing import training
+from sessions import Simulation
+from trace_builder import training
 
 from gapless.commands import _output, main
 from gapless.errors import UsageError
@@ -120,7 +120,7 @@ def test_a_loader_is_a_page(capsys, tmp_path):
 PRINTING = """
 import os, sys
 from gapless.commands import loader, main
-from remembering import diagnosed
+from memory_runs import diagnosed
 
 def measured(*wishes):
     print("printed", flush=True)

@@ -7,12 +7,12 @@ from itertools import accumulate
 
 import msgspec
 import pytest
-from building import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_runs import diagnosed, remembered, trained
 from pages import Page, assert_sound
-from remembering import diagnosed, remembered, trained
-from tracing import training
+from sessions import example
+from trace_builder import training
 
 from gapless.analyze import report
 from gapless.analyze.across import with_summary

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from building import example
+from sessions import example
 
 from gapless.errors import UsageError
 from gapless.model import Report, Verdict

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from building import example
 from hypothesis import given, settings
 from render.reports import hostile, names, of_profile
+from sessions import example
 
 from gapless.model import Ending, Report, Verdict
 from gapless.render import Style, renderer, together

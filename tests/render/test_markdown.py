@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from building import example
 from hypothesis import given, settings
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from render.reports import HOSTILE, hostile, names, of_profile
+from sessions import example
 
 from gapless.model import RankSummary, Report, Verdict
 from gapless.model.verdict import Change

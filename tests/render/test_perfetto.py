@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from render.reports import names
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.analyze.profile.building import build_profile, profile_file
 from gapless.analyze.profile.profile_report import report_run

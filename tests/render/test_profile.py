@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tracing import training
+from trace_builder import training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report_run

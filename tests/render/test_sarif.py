@@ -8,9 +8,9 @@ from urllib.parse import unquote
 
 import msgspec
 import pytest
-from building import example
 from hypothesis import given, settings
 from render.reports import hostile, names, of_profile
+from sessions import example
 
 from gapless.model import Ending, Finding, Frequency, Report, SourceLine, Verdict
 from gapless.model.finding import Spot

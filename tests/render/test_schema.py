@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import torch
-from tracing import training
+from trace_builder import training
 
 import gapless
 from gapless.analyze import report

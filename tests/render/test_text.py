@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from building import Simulation, example
+from sessions import Simulation, example
 
 from gapless.analyze import report
 from gapless.model import Ending, Report, Verdict

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.trace.timeline import Timeline
 

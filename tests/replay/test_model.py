@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.replay.change import NO_CHANGE, ReplayChange, halve_work, remove_waits
 from gapless.replay.fidelity import measure_fidelity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.replay.waits import WaitKind, WaitTable, find_waits
 from gapless.trace.timeline import Timeline

@@ -8,8 +8,8 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import assert_same
-from tracing import Dialect, Trace, training
+from timeline_checks import assert_same
+from trace_builder import Dialect, Trace, training
 
 from gapless.trace.chunks import Rest, iter_events
 from gapless.trace.read import read_bytes

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tracing import BASE, Trace
+from trace_builder import BASE, Trace
 
 from gapless.trace.read import read_bytes
 

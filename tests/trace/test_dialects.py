@@ -7,8 +7,8 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from timelines import assert_sound, columns, host_rows, work_rows
-from tracing import Dialect, Trace, training
+from timeline_checks import assert_sound, columns, host_rows, work_rows
+from trace_builder import Dialect, Trace, training
 
 from gapless.analyze.profile.lines import is_launching
 from gapless.trace.read import read_bytes

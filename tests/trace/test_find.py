@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.errors import UnreadableInput
 from gapless.trace.find import find_traces

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import assert_sound
-from tracing import Dialect, Trace, training
+from timeline_checks import assert_sound
+from trace_builder import Dialect, Trace, training
 
 from gapless.errors import UnreadableInput
 from gapless.files.sources import Source

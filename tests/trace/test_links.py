@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.trace.timeline import Timeline
 

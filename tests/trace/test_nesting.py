@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.trace import nesting
 from gapless.trace.nesting import find_parents

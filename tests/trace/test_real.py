@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from timelines import assert_same, assert_sound
+from timeline_checks import assert_same, assert_sound
 
 from gapless.trace.links import _engine_spans, _links_by_sequence
 from gapless.trace.read import read, read_bytes

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from timelines import assert_sound, host_rows
-from tracing import Trace, training
+from timeline_checks import assert_sound, host_rows
+from trace_builder import Trace, training
 
 from gapless.errors import UnreadableInput
 from gapless.trace import chunks, repair

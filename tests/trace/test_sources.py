@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from timelines import assert_same
-from tracing import Trace, training
+from timeline_checks import assert_same
+from trace_builder import Trace, training
 
 from gapless.errors import UnreadableInput
 from gapless.files import sources

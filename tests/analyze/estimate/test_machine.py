@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programmes import A100, MS, add, prefetch, read, send, synchronize
-from timelines import assert_sound
+from timeline_checks import assert_sound
 
 from gapless.analyze.estimate.machine import TimedEntry, run_steps
 from gapless.analyze.estimate.times import USUAL

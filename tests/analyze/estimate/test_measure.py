@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from programmes import MS, add, read, session
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.analyze import report
 from gapless.analyze.estimate import measure

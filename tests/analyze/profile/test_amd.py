@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.analyze.profile.lines import PlaceIndex
 from gapless.analyze.profile.waits import find_waits, site_of_wait

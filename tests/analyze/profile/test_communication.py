@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.analyze.profile.communication import (
     MAX_KERNELS_KEPT,

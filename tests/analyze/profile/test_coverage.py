@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.coverage import judge_coverage

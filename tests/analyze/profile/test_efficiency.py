@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.analyze.kernel_times.recorded import entry
 from gapless.analyze.profile.building import build_profile, profile_file

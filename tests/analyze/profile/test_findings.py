@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.costs import MAX_PLACES_PER_CAUSE

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tracing import training
+from trace_builder import training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report_run

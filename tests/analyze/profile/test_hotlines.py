@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.analyze.profile.building import build_profile
 from gapless.model import SourceLine

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.analyze.profile.idle import IdleStretch, attribute_idleness
 from gapless.analyze.profile.trace_steps import busy_spans, covered_time, find_steps, main_device

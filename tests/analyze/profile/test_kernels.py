@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Trace
+from random_profiles import traces
+from trace_builder import Trace
 
 from gapless.analyze.profile.kernels import MAX_KERNELS_KEPT, longest_kernels
 from gapless.analyze.profile.trace_steps import covered_time, find_steps, main_device

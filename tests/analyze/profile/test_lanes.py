@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.thin import Bars, make_bars, merge_bars, thin_bars, thin_within_names, within

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Trace
+from random_profiles import traces
+from trace_builder import Trace
 
 from gapless.analyze.profile.launches import count_launches
 from gapless.analyze.profile.trace_steps import find_steps, main_device

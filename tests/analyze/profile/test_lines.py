@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.analyze.profile.lines import PlaceIndex, enclosing_rows, is_launching, library_of, parse_frame
 from gapless.trace.timeline import HostKind

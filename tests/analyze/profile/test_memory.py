@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.analyze.profile.memory_curve import MAX_POINTS, memory_use
 from gapless.analyze.profile.trace_steps import find_steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tracing import Dialect, Trace
+from trace_builder import Dialect, Trace
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report_run

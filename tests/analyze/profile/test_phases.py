@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Dialect, Trace
+from random_profiles import traces
+from trace_builder import Dialect, Trace
 
 from gapless.analyze.profile.trace_steps import busy_spans, covered_time, find_steps, main_device
 from gapless.analyze.profile.training_phases import find_phases

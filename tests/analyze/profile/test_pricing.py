@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tracing import Trace, training
+from trace_builder import Trace, training
 
 from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_findings import find_in_profiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.analyze.profile.building import find_recording
 from gapless.analyze.profile.trace_steps import find_steps, main_device

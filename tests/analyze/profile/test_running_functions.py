@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.analyze.profile.lines import PlaceIndex
 from gapless.analyze.profile.source_lines import with_source_lines

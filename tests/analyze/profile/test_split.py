@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Trace
+from random_profiles import traces
+from trace_builder import Trace
 
 from gapless.analyze.profile.split import mean_occupancy, sm_efficiency, split_time, utilization
 from gapless.analyze.profile.trace_steps import find_steps, is_communication

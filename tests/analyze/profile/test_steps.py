@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Trace
+from random_profiles import traces
+from trace_builder import Trace
 
 from gapless.analyze.profile.building import find_recording
 from gapless.analyze.profile.kernels import longest_kernels

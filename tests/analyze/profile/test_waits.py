@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tracing import Trace
+from trace_builder import Trace
 
 from gapless.analyze.profile.lines import PlaceIndex
 from gapless.analyze.profile.waits import find_waits, site_of_wait

@@ -1,4 +1,4 @@
-"""Whether two timelines are the same."""
+"""Assert that two timelines are equal, or that one is sound; list their rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether one document says one thing: each number that it names is the same wherever it stands.
+"""Find contradictions in a report: a number that differs between two of its places.
 
-`contradictions` reads a report as text, as JSON and as data, gathers every number with the name of what it
-is, and says where two differ, and where a sentence denies what stands below it.
+`contradictions` reads a report as text, as JSON and as data, collects every number with its name, and
+returns the names with two values and the sentences that a table refutes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The command line on a GPU that is only in the files: ``python profiled_gpu.py profile SCRIPT``.
+"""The command line with a profiler whose GPU is simulated: ``python fake_profiler.py profile SCRIPT``.
 
-The profiler is torch's own and records what the host does; device work that would have followed is written
-beside it: a kernel for each operator that computes, a copy and a wait for each value that is read.
+torch's profiler records the host; the GPU work that would have followed is added to the file: a kernel for
+each operator that computes, a copy and a wait for each value that is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Profiles drawn at random, for laws that hold of all of them."""
+"""A hypothesis strategy that draws random traces, for laws that hold for every profile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
-from tracing import Trace
+from trace_builder import Trace
 
 _TIMES = st.integers(0, 400)
 _LENGTHS = st.integers(0, 60)

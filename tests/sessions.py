@@ -1,4 +1,4 @@
-"""Sessions made by hand, in few words."""
+"""Build sessions by hand: lines, waits, marks and whole simulated runs."""
 
 from __future__ import annotations
 

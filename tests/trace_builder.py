@@ -1,4 +1,4 @@
-"""Profiles made by hand, in few words, and written as the profiler of old and new versions writes them.
+"""Build traces by hand, in the formats that old and new versions of the profiler write.
 
 Times are microseconds since the beginning of the profile::
 

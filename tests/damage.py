@@ -1,4 +1,4 @@
-"""Files that Gapless reads, damaged as disks, editors and ill will damage them."""
+"""Damage the bytes of files that Gapless reads, as disks, editors and attackers do."""
 
 from __future__ import annotations
 

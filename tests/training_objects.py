@@ -1,7 +1,7 @@
-"""Objects of every kind that training scripts make, for tests that look at when they end.
+"""Create objects of each kind that training scripts use, for tests of when they are freed.
 
-Each function makes some on a device, uses them and returns them by name. What only a GPU has is a plain
-object where there is none: it ends when nobody holds it.
+Each function creates some on a device, uses them and returns them by name. Without a GPU, a plain object
+replaces what only a GPU has: it is freed when nothing refers to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Profiles and findings made by hand, to be compared."""
+"""Two profiles of the same script, `slow` and `fast`, with parts and findings, for tests of comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of training runs made by hand, and diagnoses of loaders."""
+"""Build memory records of training runs, their reports, and diagnoses of loaders."""
 
 from __future__ import annotations
 
