@@ -71,6 +71,9 @@ class Confusion(PredictionMetric, abstract=True):
     beyond = "logits"
     confused: Any
 
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        self.observe(preds, target)
+
     def value(self) -> Tensor:
         return self.score(self.matrix())
 

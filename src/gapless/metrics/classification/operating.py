@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,57 +25,21 @@ NO_THRESHOLD = 1e6
 
 
 class OperatingPoint(ScoreMetric, abstract=True):
-    """The largest value of a rate where another rate is at least `min_rate`, and its threshold.
-
-    A subclass defines :meth:`choose`, and in `min_rate_name` the public name of the argument `min_rate`.
-    """
+    """The largest value of a rate where another rate is at least a minimum, and its threshold."""
 
     higher_is_better: bool | None = None
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
-    min_rate_name = ""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        if cls.min_rate_name and "min_rate" in inspect.signature(cls.__init__).parameters:
-            cls.__init__ = rename_min_rate(cls.__init__, cls.min_rate_name)  # type: ignore[method-assign]
-        super().__init_subclass__(**kwargs)
+    def _for_classes(self, best: RateAndThreshold) -> RateAndThreshold:
+        """Return `best`, ``[K]`` each, as 0-dim tensors if the metric has a single curve."""
+        return (best[0][0], best[1][0]) if self._single else best
 
-    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
-        """Return the best rates and their thresholds, ``[K]`` each."""
-        raise NotImplementedError
-
-    def score(self, cumulative: CumulativeCounts) -> RateAndThreshold:
-        rate, threshold = self.choose(cumulative, getattr(self, self.min_rate_name))
-        return (rate[0], threshold[0]) if self._single else (rate, threshold)
-
-    def _set_up_point(self, classes: int, min_rate: float, validate_args: bool, *options: Any) -> None:
-        """Set up the scores with `options`, and check and set the minimum rate."""
-        self._set_up_scores(classes, *options)
-        if validate_args and not (isinstance(min_rate, (int, float)) and 0 <= min_rate <= 1):
-            raise ValueError(
-                f"Expected argument `{self.min_rate_name}` to be an float in the [0,1] range,"
-                f" but got {min_rate}"
-            )
-        setattr(self, self.min_rate_name, min_rate)
-
-
-def rename_min_rate(init: Callable[..., None], name: str) -> Callable[..., None]:
-    """Return the constructor `init` with its argument `min_rate` renamed to `name`."""
-    signature = inspect.signature(init)
-    parameters = [
-        parameter.replace(name=name) if parameter.name == "min_rate" else parameter
-        for parameter in signature.parameters.values()
-    ]
-    public = signature.replace(parameters=parameters)
-
-    @functools.wraps(init)
-    def construct(*args: Any, **kwargs: Any) -> None:
-        arguments = public.bind(*args, **kwargs).arguments
-        more = arguments.pop("kwargs", {})
-        init(**{"min_rate" if key == name else key: value for key, value in arguments.items()}, **more)
-
-    construct.__signature__ = public  # type: ignore[attr-defined]
-    return construct
+    def _set_minimum(self, name: str, rate: float) -> None:
+        """Set the argument `name`, the minimum of the other rate; raise ValueError unless it is a rate."""
+        if self.validate_args and not (isinstance(rate, (int, float)) and 0 <= rate <= 1):
+            raise ValueError(f"Expected argument `{name}` to be an float in the [0,1] range, but got {rate}")
+        setattr(self, name, rate)
 
 
 def best_rate_with_ties(
@@ -118,58 +79,6 @@ def best_rate_at_highest_threshold(
     return best.values.clamp(min=0), threshold.masked_fill(~is_allowed.any(1), NO_THRESHOLD)
 
 
-class BinaryOperating(OperatingPoint, abstract=True):
-    """The binary form of an operating point."""
-
-    def __init__(
-        self,
-        min_rate: float,
-        thresholds: Thresholds = None,
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        self._set_up_point(1, min_rate, validate_args, thresholds, ignore_index, validate_args, kwargs)
-
-
-class MulticlassOperating(OperatingPoint, abstract=True):
-    """The multiclass form of an operating point: each class against all others."""
-
-    task = "multiclass"
-
-    def __init__(
-        self,
-        num_classes: int,
-        min_rate: float,
-        thresholds: Thresholds = None,
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        self._set_up_point(
-            num_classes, min_rate, validate_args, thresholds, ignore_index, validate_args, kwargs
-        )
-
-
-class MultilabelOperating(OperatingPoint, abstract=True):
-    """The multilabel form of an operating point."""
-
-    task = "multilabel"
-
-    def __init__(
-        self,
-        num_labels: int,
-        min_rate: float,
-        thresholds: Thresholds = None,
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        self._set_up_point(
-            num_labels, min_rate, validate_args, thresholds, ignore_index, validate_args, kwargs
-        )
-
-
 def precision_and_recall(cumulative: CumulativeCounts, task: str) -> tuple[Tensor, Tensor]:
     """Return precision and recall, ``[K, P]`` each.
 
@@ -193,23 +102,62 @@ class MaxRecall(OperatingPoint, abstract=True):
     """
 
     torchmetrics_file = "recall_fixed_precision"
-    min_rate_name = "min_precision"
+    min_precision: float
 
-    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
+    def score(self, cumulative: CumulativeCounts) -> RateAndThreshold:
         precision, recall = precision_and_recall(cumulative, self.task)
-        return best_rate_with_ties(recall, precision, cumulative, min_rate)
+        return self._for_classes(best_rate_with_ties(recall, precision, cumulative, self.min_precision))
 
 
-class BinaryRecallAtFixedPrecision(MaxRecall, BinaryOperating):
+class BinaryRecallAtFixedPrecision(MaxRecall):
     """The largest recall with at least a given precision, and its threshold."""
 
+    def __init__(
+        self,
+        min_precision: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(1, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_precision", min_precision)
 
-class MulticlassRecallAtFixedPrecision(MaxRecall, MulticlassOperating):
+
+class MulticlassRecallAtFixedPrecision(MaxRecall):
     """The largest recall with at least a given precision, and its threshold, of each class."""
 
+    task = "multiclass"
 
-class MultilabelRecallAtFixedPrecision(MaxRecall, MultilabelOperating):
+    def __init__(
+        self,
+        num_classes: int,
+        min_precision: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(num_classes, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_precision", min_precision)
+
+
+class MultilabelRecallAtFixedPrecision(MaxRecall):
     """The largest recall with at least a given precision, and its threshold, of each label."""
+
+    task = "multilabel"
+
+    def __init__(
+        self,
+        num_labels: int,
+        min_precision: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(num_labels, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_precision", min_precision)
 
 
 class RecallAtFixedPrecision(Task):
@@ -224,23 +172,62 @@ class MaxPrecision(OperatingPoint, abstract=True):
     """
 
     torchmetrics_file = "precision_fixed_recall"
-    min_rate_name = "min_recall"
+    min_recall: float
 
-    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
+    def score(self, cumulative: CumulativeCounts) -> RateAndThreshold:
         precision, recall = precision_and_recall(cumulative, self.task)
-        return best_rate_with_ties(precision, recall, cumulative, min_rate)
+        return self._for_classes(best_rate_with_ties(precision, recall, cumulative, self.min_recall))
 
 
-class BinaryPrecisionAtFixedRecall(MaxPrecision, BinaryOperating):
+class BinaryPrecisionAtFixedRecall(MaxPrecision):
     """The largest precision with at least a given recall, and its threshold."""
 
+    def __init__(
+        self,
+        min_recall: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(1, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_recall", min_recall)
 
-class MulticlassPrecisionAtFixedRecall(MaxPrecision, MulticlassOperating):
+
+class MulticlassPrecisionAtFixedRecall(MaxPrecision):
     """The largest precision with at least a given recall, and its threshold, of each class."""
 
+    task = "multiclass"
 
-class MultilabelPrecisionAtFixedRecall(MaxPrecision, MultilabelOperating):
+    def __init__(
+        self,
+        num_classes: int,
+        min_recall: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(num_classes, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_recall", min_recall)
+
+
+class MultilabelPrecisionAtFixedRecall(MaxPrecision):
     """The largest precision with at least a given recall, and its threshold, of each label."""
+
+    task = "multilabel"
+
+    def __init__(
+        self,
+        num_labels: int,
+        min_recall: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(num_labels, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_recall", min_recall)
 
 
 class PrecisionAtFixedRecall(Task):
@@ -255,23 +242,64 @@ class MaxSensitivity(OperatingPoint, abstract=True):
     """
 
     torchmetrics_file = "sensitivity_specificity"
-    min_rate_name = "min_specificity"
+    min_specificity: float
 
-    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
+    def score(self, cumulative: CumulativeCounts) -> RateAndThreshold:
         sensitivity, specificity = sensitivity_and_specificity(cumulative)
-        return best_rate_at_highest_threshold(sensitivity, specificity, cumulative, min_rate)
+        return self._for_classes(
+            best_rate_at_highest_threshold(sensitivity, specificity, cumulative, self.min_specificity)
+        )
 
 
-class BinarySensitivityAtSpecificity(MaxSensitivity, BinaryOperating):
+class BinarySensitivityAtSpecificity(MaxSensitivity):
     """The largest sensitivity with at least a given specificity, and its threshold."""
 
+    def __init__(
+        self,
+        min_specificity: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(1, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_specificity", min_specificity)
 
-class MulticlassSensitivityAtSpecificity(MaxSensitivity, MulticlassOperating):
+
+class MulticlassSensitivityAtSpecificity(MaxSensitivity):
     """The largest sensitivity with at least a given specificity, and its threshold, of each class."""
 
+    task = "multiclass"
 
-class MultilabelSensitivityAtSpecificity(MaxSensitivity, MultilabelOperating):
+    def __init__(
+        self,
+        num_classes: int,
+        min_specificity: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(num_classes, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_specificity", min_specificity)
+
+
+class MultilabelSensitivityAtSpecificity(MaxSensitivity):
     """The largest sensitivity with at least a given specificity, and its threshold, of each label."""
+
+    task = "multilabel"
+
+    def __init__(
+        self,
+        num_labels: int,
+        min_specificity: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(num_labels, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_specificity", min_specificity)
 
 
 class SensitivityAtSpecificity(Task):
@@ -286,23 +314,64 @@ class MaxSpecificity(OperatingPoint, abstract=True):
     """
 
     torchmetrics_file = "specificity_sensitivity"
-    min_rate_name = "min_sensitivity"
+    min_sensitivity: float
 
-    def choose(self, cumulative: CumulativeCounts, min_rate: float) -> RateAndThreshold:
+    def score(self, cumulative: CumulativeCounts) -> RateAndThreshold:
         sensitivity, specificity = sensitivity_and_specificity(cumulative)
-        return best_rate_at_highest_threshold(specificity, sensitivity, cumulative, min_rate)
+        return self._for_classes(
+            best_rate_at_highest_threshold(specificity, sensitivity, cumulative, self.min_sensitivity)
+        )
 
 
-class BinarySpecificityAtSensitivity(MaxSpecificity, BinaryOperating):
+class BinarySpecificityAtSensitivity(MaxSpecificity):
     """The largest specificity with at least a given sensitivity, and its threshold."""
 
+    def __init__(
+        self,
+        min_sensitivity: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(1, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_sensitivity", min_sensitivity)
 
-class MulticlassSpecificityAtSensitivity(MaxSpecificity, MulticlassOperating):
+
+class MulticlassSpecificityAtSensitivity(MaxSpecificity):
     """The largest specificity with at least a given sensitivity, and its threshold, of each class."""
 
+    task = "multiclass"
 
-class MultilabelSpecificityAtSensitivity(MaxSpecificity, MultilabelOperating):
+    def __init__(
+        self,
+        num_classes: int,
+        min_sensitivity: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(num_classes, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_sensitivity", min_sensitivity)
+
+
+class MultilabelSpecificityAtSensitivity(MaxSpecificity):
     """The largest specificity with at least a given sensitivity, and its threshold, of each label."""
+
+    task = "multilabel"
+
+    def __init__(
+        self,
+        num_labels: int,
+        min_sensitivity: float,
+        thresholds: Thresholds = None,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self._set_up_scores(num_labels, thresholds, ignore_index, validate_args, kwargs)
+        self._set_minimum("min_sensitivity", min_sensitivity)
 
 
 class SpecificityAtSensitivity(Task):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import CumulativeCounts, Problem, Thresholds, make_score_statistic
 
@@ -20,6 +22,9 @@ class ScoreMetric(PredictionMetric, abstract=True):
     beyond = "logits capacity"
     average: str | None = None
     scored: Any
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        self.observe(preds, target)
 
     def value(self) -> Any:
         return self.score(self.scored.cumulative_counts(self.average == "micro"))
