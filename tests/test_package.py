@@ -108,7 +108,7 @@ def test_the_repositorys_address_is_read_where_there_is_one() -> None:
     assert address('[project.urls]\nHome = "a"\n\n[tool.x]\nSource = "b"\n') == ""
 
 
-def test_extras_that_pages_install_are_there() -> None:
+def test_extras_that_pages_install_exist() -> None:
     project = read("pyproject.toml")
     pages = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]
     installed = {

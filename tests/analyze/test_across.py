@@ -81,7 +81,7 @@ def test_the_sums_are_those_of_the_runs():
     assert len(summary(runs).tables[0].rows) == len(idle)
 
 
-def test_files_are_told_by_what_differs():
+def test_files_are_labelled_by_what_differs():
     """The folders that all are in tell nothing; an end that is cut off tells two ranks apart no more."""
     paths = [f"/runs/today/{'long_' * 20}{name}.json" for name in ("one", "two")]
     document = summary([run(path, make_finding("GAP120", 5 + at)) for at, path in enumerate(paths)])

@@ -110,7 +110,7 @@ class TestTheWhole:
         busy = change(slow(), idle=0, costs=())
         assert compared(busy, busy).sentence == "The step takes 100 ms as before"
 
-    def test_without_steps_the_whole_traces_stand_beside_each_other(self):
+    def test_without_steps_whole_traces_are_compared(self):
         before = change(slow(), steps=steps([678], "span"))
         after = change(fast(), steps=steps([485], "span"))
         comparison = compared(before, after)
@@ -262,7 +262,7 @@ class TestRanks:
             for rank, mine in enumerate(lengths)
         ]
 
-    def test_the_last_to_arrive_stands_for_all(self):
+    def test_the_last_rank_to_arrive_represents_all(self):
         waited = [[9000] * 3, [100] * 3, [9500] * 3]
         assert slowest(self.ranks(waited)) == 1
 
@@ -537,7 +537,7 @@ class TestLinesAndFindings:
         assert less.idle_before == pytest.approx(290 / 6 * MS)
         assert less.calls_after == 1
 
-    def test_findings_that_cost_nothing_are_told_by_their_calls(self):
+    def test_findings_without_cost_show_their_calls(self):
         report = compared(
             slow(), fast(), findings=((finding("GAP101", at(80), 0, 60),), (finding("GAP101", at(80), 0, 6),))
         )

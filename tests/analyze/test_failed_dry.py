@@ -151,6 +151,6 @@ def test_it_is_not_run_again_where_that_was_not_wanted_or_takes_too_much_memory(
     assert with_values(failed(dry=False), again, quiet(), explicit=False, peak=0) is None
 
 
-def test_a_run_with_values_is_told_no_assumptions() -> None:
+def test_a_run_with_values_lists_no_assumptions() -> None:
     words = ["--dry", "--assume", "train.py:3=1", "--steps", "3", "--assume=train.py:4=2"]
     assert _drop_assumptions(words) == ["--dry", "--steps", "3"]

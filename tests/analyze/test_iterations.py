@@ -187,7 +187,7 @@ def test_threads_that_train_side_by_side_have_their_own_steps(order):
     assert document.verdict.sentence == expected
 
 
-def test_rare_syncs_of_loops_side_by_side_are_told_by_how_often_they_are():
+def test_rare_syncs_of_parallel_loops_show_their_frequency():
     document = report(side_by_side([1, 2] * 12, {1: 1, 2: 0}), priced=False)
     rare = msgspec.structs.replace(document.steps, side_by_side=(0.1, 0.0))
     expected = "1 sync every 10 steps in one training loop and no syncs in the one beside it"

@@ -224,7 +224,7 @@ class TestPadding:
         assert not document.verdict.do_first
         assert document.verdict.sentence.startswith("Nothing worth fixing")
 
-    def test_a_late_loader_is_told_first_and_waits_for_no_padding(self):
+    def test_a_late_loader_is_reported_first_without_waiting_for_padding(self):
         document = self.report(10 * MS, use())
         assert document.verdict.sentence == (
             "Your GPU would idle for 60 % of each step, waiting for data; up to 15 % of each step goes to "
@@ -264,7 +264,7 @@ class TestRun:
     @pytest.mark.parametrize(
         ("late", "said"), [((2.7, 60, 70), 1), ((2.6, 60, 70), 0), ((0, 60, 70), 0), ((0, 0, 0), 0)]
     )
-    def test_a_wait_that_is_in_doubt_is_not_told(self, late, said):
+    def test_a_doubtful_wait_is_not_reported(self, late, said):
         assert len(list(findings([use(late=late, step=(30, 40, 50))]))) == said
 
     @pytest.mark.parametrize(("workers", "said"), [(1, 1), (2, 0), (3, 0)])

@@ -89,7 +89,7 @@ def test_a_setting_that_was_asked_for_always_has_its_row():
     assert len(settings.rows) == 1 + 21
 
 
-def test_memory_that_grows_is_told_and_mended_first():
+def test_growing_memory_is_reported_and_fixed_first():
     grows = Finding(
         code="GAP405",
         name="memory-grows",
@@ -173,7 +173,7 @@ def test_predictions_with_graphs_want_no_grad_in_evaluation_alone():
         assert ("detach" in finding.change) == training
 
 
-def test_what_comes_every_five_steps_is_told_so():
+def test_waits_every_five_steps_are_reported_as_such():
     every = (Growth(line=line(4), bytes=1 << 20, tensors=1.0, steps=3, every=5),)
     memory = msgspec.structs.replace(grown(), growth=every, holders=(), findings=())
     memory = msgspec.structs.replace(memory, findings=findings(memory))
@@ -259,7 +259,7 @@ def test_a_finding_on_the_memory_is_not_called_nothing():
     )
 
 
-def test_expandable_segments_stand_in_the_list_where_they_are_the_answer():
+def test_expandable_segments_are_listed_where_they_help():
     base = Outcome(
         peak_allocated=50 << 20, peak_reserved=90 << 20, retries=3, mallocs=9, frees=9, price=10**6
     )

@@ -79,7 +79,7 @@ def training(profiled: Profiled, steps: int, seed: int = 0) -> Profiled:
     return profiled
 
 
-def test_totals_are_told_as_they_were():
+def test_totals_are_reported_unchanged():
     profiled = training(Profiled(), 6)
     memory_report = report(profiled.run())
     base = memory_report.baseline
@@ -220,7 +220,7 @@ def test_a_tensor_whose_beginning_or_end_was_lost():
     assert Counter(run.action) == {ALLOC: 2, FREE: 2}
 
 
-def test_the_cpu_stands_for_a_gpu():
+def test_the_cpu_replaces_a_gpu():
     trace = Trace()
     trace.memory(10, 40 * MIB, address=1 << 30, device_type=0)
     trace.memory(20, 4, address=2 << 30, device_type=0)

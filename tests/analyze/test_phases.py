@@ -172,7 +172,7 @@ def test_a_pass_of_one_step_is_a_step():
     assert {when for _, when, *_ in finding_rows(run)} == {"every-step", "set-up"}
 
 
-def test_a_checkpoint_is_told_by_torch_save():
+def test_a_checkpoint_is_recognized_by_torch_save():
     run = Simulation()
     saving = (library_line(900, "torch/serialization.py", "save"),)
     for step in range(80):
@@ -326,7 +326,7 @@ def test_ways_to_a_line_are_those_of_the_steady_steps():
     assert len(finding.callers) < 2
 
 
-def test_ways_to_a_line_are_told_as_deep_as_they_differ():
+def test_call_paths_to_a_line_are_shown_down_to_their_difference():
     shared = tuple(line(number, function="f") for number in (1, 2, 3))
     ways = [Caller((*shared, line(number, function="g")), 2.0) for number in (7, 9)]
     (finding,) = report(play(1).session(), read).findings[:1]
@@ -340,7 +340,7 @@ def test_ways_to_a_line_are_told_as_deep_as_they_differ():
     )
 
 
-def test_syncs_that_only_lie_in_steps_with_an_evaluation_have_no_price_and_are_told_by_their_number():
+def test_syncs_only_in_evaluated_steps_are_counted_without_a_price():
     """An epoch may begin with them: its first step is also the one behind an evaluation."""
     run = Simulation()
     for _ in range(3):

@@ -261,7 +261,7 @@ class TestMeetings:
     def test_too_few_to_be_sure(self) -> None:
         assert find_meetings(simulated(steps=1, each=2)).matched == ()
 
-    def test_sets_of_ranks_that_do_not_meet_are_told_apart_without_groups(self) -> None:
+    def test_disjoint_sets_of_ranks_are_distinguished_without_groups(self) -> None:
         some = simulated(ranks=2, group="", seed=1, world=4)
         changes = [
             change(profile, rank=profile.rank + 2)

@@ -152,7 +152,7 @@ for step in range(8):
     assert "of a step; another one could hold " in document.verdict.sentence
 
 
-def test_nothing_is_told_that_was_not_asked(tmp_path: Path) -> None:
+def test_nothing_unrequested_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(capturable=True, lower=0, shape="", read="pass"))
     with Emulator(programme=True) as emulator:
@@ -175,7 +175,7 @@ def test_a_short_batch_now_and_then_does_not_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "is_noted"), [(('mode="reduce-overhead"',), True), ((), False)])
-def test_what_the_compiler_captures_already_is_told(
+def test_code_the_compiler_already_captures_is_reported(
     tmp_path: Path, options: tuple[str, ...], is_noted: bool
 ) -> None:
     code = SCRIPT.format(capturable=True, lower=0, shape="", read="pass")

@@ -66,7 +66,7 @@ def test_once_in_a_steady_step_is_no_rhythm():
     assert findings(run) == [(97, "some-steps", 1, 0)]
 
 
-def test_set_up_is_told_from_the_first_step():
+def test_set_up_is_separated_from_the_first_step():
     run = Simulation()
     run.wait(5, times=4)
     run.wait(50)
@@ -193,7 +193,7 @@ def test_forward_and_backward_of_one_line_are_two_findings():
     ]
 
 
-def test_backward_code_of_the_users_own_stands_at_its_line():
+def test_the_users_backward_code_is_reported_at_its_line():
     def body(run, step):
         inner = (line(20, function="Mine.backward"), ENGINE)
         run.wait(90, below=inner, node="MineBackward", forward=run.stack(50))
@@ -202,7 +202,7 @@ def test_backward_code_of_the_users_own_stands_at_its_line():
     assert (finding.line.line, finding.backward) == (20, False)
 
 
-def test_a_wait_in_a_library_stands_at_the_users_line():
+def test_a_wait_in_a_library_is_reported_at_the_users_line():
     below = (
         library_line(93, "torchmetrics/aggregation.py", "_cast_and_nan_check_input"),
         library_line(500, "torchmetrics/metric.py", "wrapped_func"),

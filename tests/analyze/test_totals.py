@@ -128,7 +128,7 @@ def test_what_comes_before_the_first_step_and_again_is_no_set_up():
     assert results == [(8, "some-steps", 256, 16), (5, "set-up", 532, 0)]
 
 
-def test_what_the_first_steps_have_more_of_is_told():
+def test_extra_waits_of_the_first_steps_are_reported():
     run = Simulation()
     for step in range(12):
         run.wait(50, 40 if step == 0 else 2)

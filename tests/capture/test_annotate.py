@@ -243,7 +243,7 @@ def test_what_cannot_be_labelled(target, said):
         gapless.annotate(target)
 
 
-def test_nothing_and_decorators_are_told_the_way():
+def test_missing_arguments_and_decorators_get_a_usage_hint():
     with pytest.raises(UsageError, match="annotate what"):
         gapless.annotate()
     annotation = gapless.annotate(masked)

@@ -214,7 +214,7 @@ def graphs(
     return request.param == "cut", compiled(tmp_path_factory.mktemp(request.param), script)
 
 
-def test_each_reason_is_told_and_its_twin_is_silent(graphs: tuple[bool, list[Compiled]]) -> None:
+def test_each_reason_is_reported_and_its_twin_is_silent(graphs: tuple[bool, list[Compiled]]) -> None:
     cuts, compiled_graphs = graphs
     assert not [(graph.name, graph.failed) for graph in compiled_graphs if graph.failed]
     skips_by_name = {}

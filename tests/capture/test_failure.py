@@ -38,7 +38,7 @@ def caught(action) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-def test_own_frames_are_left_out_wherever_they_stand():
+def test_own_frames_are_left_out_everywhere():
     class Failing(Watcher):
         def enough(self, mark):
             raise ValueError("x")
@@ -106,7 +106,7 @@ def test_of_another_processs_traceback_what_was_raised_there(head):
     assert message(RuntimeError("Traceback (most recent call last):\n  cut off")) != ""
 
 
-def test_a_device_too_many_is_told_with_the_option(capsys):
+def test_a_missing_device_is_reported_with_the_option(capsys):
     with gapless.emulate():
         error = caught(lambda: torch.zeros(1, device="cuda:3"))
     show(error)

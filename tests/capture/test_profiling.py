@@ -251,7 +251,7 @@ def test_a_list_that_names_other_files_removes_none(capture, tmp_path):
     assert (tmp_path / "kept.txt").read_text() == "not ours"
 
 
-def test_a_full_disk_is_told_and_is_not_the_scripts_failure(capture, monkeypatch):
+def test_a_full_disk_is_reported_and_does_not_fail_the_script(capture, monkeypatch):
     def full(self: Any, path: str) -> None:
         raise OSError(28, "No space left on device")
 
@@ -319,7 +319,7 @@ def test_a_pass_that_autograds_own_thread_runs_is_of_who_asked_for_it(capture):
     assert report.steps == 3
 
 
-def test_the_users_own_word(capture):
+def test_the_users_step_calls_decide(capture):
     window = capture(Schedule())
     for _ in range(4):
         gapless.step()
@@ -399,7 +399,7 @@ def test_nothing_is_left_behind(capture):
     assert after == before
 
 
-def test_step_ends_are_told_once():
+def test_each_step_end_is_reported_once():
     ends = StepEnds()
     marks = [("optimizer", "A#0"), ("optimizer", "A#0"), ("user", ""), ("optimizer", "A#0"), ("user", "")]
     step_ends = [
@@ -412,7 +412,7 @@ def test_step_ends_are_told_once():
 # The script's own profiler ----------------------------------------------------------------------------------
 
 
-def test_the_scripts_profiler_stands_still(capture, tmp_path):
+def test_the_scripts_profiler_is_not_advanced(capture, tmp_path):
     window = capture(Schedule(wait=2, warmup=1, active=2))
     ready = []
     schedule = torch.profiler.schedule(wait=1, warmup=1, active=1)
@@ -430,7 +430,7 @@ def test_the_scripts_profiler_stands_still(capture, tmp_path):
     assert "only one profiler can run" in window.session().notes[-1]
 
 
-def test_the_older_profiler_stands_still(capture):
+def test_the_older_profiler_is_not_advanced(capture):
     window = capture(Schedule(wait=2))
     with torch.autograd.profiler.profile() as own:
         torch.ones(2).sum()

@@ -116,7 +116,7 @@ def test_a_notebook_is_no_script(write, capsys):
         ("", ["--lr", "1", "gpu", "-f"], []),
     ],
 )
-def test_options_of_gapless_behind_the_script_are_told(text, words, message, write):
+def test_misplaced_options_after_the_script_are_reported(text, words, message, write):
     assert Target(str(write("train.py", text)), tuple(words)).find_misplaced_options(OPTIONS) == message
 
 
@@ -127,7 +127,7 @@ def test_what_a_module_is_given_is_its_own():
 @pytest.mark.parametrize(
     ("words", "verb"), [(["--gpu"], "--gpu is"), (["--gpu", "--dry"], "--gpu, --dry are")]
 )
-def test_they_are_told_before_the_script_runs(words, verb):
+def test_errors_are_reported_before_the_script_runs(words, verb):
     said = io.StringIO()
     Progress(said, 12).warn_misplaced_options(words, "train.py")
     assert said.getvalue() == (

@@ -124,7 +124,7 @@ def test_saved_profiles_and_traces_go_together(tmp_path, capsys):
     assert "note: before ran on NVIDIA H100, after on NVIDIA A100-SXM4-80GB" in out
 
 
-def test_the_slowest_rank_stands_for_a_folder(tmp_path, capsys):
+def test_the_slowest_rank_represents_a_folder(tmp_path, capsys):
     for rank, host in enumerate((100, 500)):
         (tmp_path / "old").mkdir(exist_ok=True)
         loop(tmp_path / "old" / f"rank{rank}.json", host, rank=rank)
@@ -156,7 +156,7 @@ def test_two_sessions(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_different_kinds_are_told_apart(order, tmp_path, capsys):
+def test_different_kinds_are_distinguished(order, tmp_path, capsys):
     both = [session(tmp_path / "a.json", 1), loop(tmp_path / "b.json", 100)][::order]
     status, out, err = run(capsys, *both)
     assert (status, out) == (2, "")
@@ -506,7 +506,7 @@ class TestCallables:
             (["a.py", "b.json"], 2, "a.py is a script but b.json is not"),
         ],
     )
-    def test_what_is_wrong_is_told_in_a_line(self, words, status, message, losses, capsys):
+    def test_errors_are_reported_in_one_line(self, words, status, message, losses, capsys):
         (losses.parent / "b.json").write_text('{"traceEvents": []}')
         result = run(capsys, *words)
         assert (result[0], result[1]) == (status, "")

@@ -83,7 +83,7 @@ def test_what_is_saved_says_the_same_again(tmp_path) -> None:
     assert report(again).verdict == report(session).verdict
 
 
-def test_the_argument_is_replaced_where_it_stands() -> None:
+def test_the_argument_is_replaced_in_place() -> None:
     session, _ = find(Script, "batch-size:8..64", "--batch-size", "8")
     assert session.search is not None
     assert session.search.words == "--batch-size 56"
@@ -105,7 +105,7 @@ def test_not_even_the_smallest_fits() -> None:
     assert verdict.level == "failed"
 
 
-def test_values_that_do_not_fit_below_one_that_does_are_told() -> None:
+def test_values_that_fail_below_one_that_fits_are_reported() -> None:
     class Uneven(Script):
         def needs(self, value: int) -> float:
             return 20.0 if value == 57 else 0.24 * value
@@ -117,7 +117,7 @@ def test_values_that_do_not_fit_below_one_that_does_are_told() -> None:
     assert "a smaller value is not always enough: 57 does not fit" in report(session).verdict.why
 
 
-def test_what_fails_for_another_reason_bounds_the_search_and_is_told() -> None:
+def test_an_unrelated_failure_bounds_the_search_and_is_reported() -> None:
     class Short(Script):
         def ran(self, value: int) -> RunResult:
             return RunResult(recorded(self.needs(value), steps=0 if value > 20 else 3), 1.0)
@@ -159,7 +159,7 @@ def test_a_script_that_does_not_heed_the_argument() -> None:
         (["--devices", "2", "-mtrain"], True, ["--devices", "2", "-q", "-mtrain", "--bs", "8"]),
     ],
 )
-def test_further_options_stand_before_the_script_or_module(options, module, words) -> None:
+def test_more_options_precede_the_script_or_module(options, module, words) -> None:
     again = Rerun(options, ["--bs", "8"] if module else ["train.py", "--bs", "8"], module)
     assert again.command(again.words, "-q")[4:] == words
 

@@ -62,7 +62,7 @@ def test_the_first_sentence_says_why_there_was_no_step(script, first, write, pyt
         ("KeyError: 'RANKING'", 1, False),
     ],
 )
-def test_a_script_that_a_launcher_should_start_is_told_how(message, world, hinted):
+def test_a_script_that_needs_a_launcher_is_told_the_command(message, world, hinted):
     ending = Ending(how="error", status=1, message=message)
     environment = Environment(world_size=world, emulated=True)
     result = report(Session(script=("train.py",), environment=environment, ending=ending))

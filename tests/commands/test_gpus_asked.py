@@ -232,7 +232,7 @@ def test_the_text_names_who_asks_for_the_gpu_and_where_figures_are_from(gpu_repo
     assert "price per hour: Tesla T4 0.5, H100 80GB HBM3 3" in text_line
 
 
-def test_a_gpu_that_is_too_small_is_told_from_one_that_is_not(python, write) -> None:
+def test_a_too_small_gpu_is_distinguished_from_a_large_enough_one(python, write) -> None:
     pytest.importorskip("torch", minversion="2.10")
     held = "held = torch.empty(12 * 2**30, dtype=torch.uint8, device='cuda')"  # nobody writes to it
     write("train.py", SCRIPT.replace("8192", "64").replace("big =", f"{held}\nbig ="))

@@ -81,7 +81,7 @@ def checked(python, tmp_path: Path, script: Path, *options: str) -> Report:
 
 
 @pytest.mark.parametrize("name", ["mnist_like", "vae", "manual_update", "siamese"])
-def test_scripts_of_many_kinds_are_told_of_with_one_truth(name, python, tmp_path):
+def test_reports_on_many_kinds_of_scripts_are_consistent(name, python, tmp_path):
     options = ("--no-loader", "--gpu", "a100,l4", "--price", "a100=1.8,l4=0.8")
     assert contradictions(checked(python, tmp_path, SCRIPTS / f"{name}.py", *options)) == []
 

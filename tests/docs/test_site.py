@@ -68,7 +68,7 @@ def test_sessions_are_shown_as_code() -> None:
     assert shown.endswith("**Args**\n\n- to: what")
 
 
-def test_every_kind_of_document_is_told_of() -> None:
+def test_every_kind_of_document_is_described() -> None:
     from gapless.render._schema import KINDS
 
     text = (PROJECT / "docs" / "json.md").read_text(encoding="utf-8")

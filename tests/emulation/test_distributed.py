@@ -504,7 +504,7 @@ def test_a_rank_that_does_not_come_is_not_waited_for(
     assert meet(seconds=0)  # the second rank finds the first one's mark
 
 
-def test_a_torch_without_gloo_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_gloo_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from gapless.emulation.distributed.nccl import stand_in
 
     monkeypatch.delattr(torch._C._distributed_c10d, "ProcessGroupGloo")

@@ -132,7 +132,7 @@ def test_attention_of_sequences_of_several_lengths_waits_for_nothing(emulator) -
 
 
 @pytest.mark.parametrize("library", ["flash", "cudnn"])
-def test_attention_into_a_tensor_that_is_there(emulator, library: str) -> None:
+def test_attention_writes_into_an_existing_tensor(emulator, library: str) -> None:
     name = f"_{library}_attention_forward_no_dropout_inplace"
     if not hasattr(aten, name):
         pytest.skip(f"torch 2.{VERSION[1]} lacks {name}")

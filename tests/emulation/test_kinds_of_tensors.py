@@ -167,7 +167,7 @@ def takes_numbers() -> list[tuple[Any, Any, int]]:
 
 @quiet_prototypes
 @pytest.mark.filterwarnings("ignore:Casting complex values")
-def test_numbers_where_tensors_stand() -> None:
+def test_numbers_in_place_of_tensors() -> None:
     """In backward of ``1j * x`` the conjugate is asked of a Python number."""
     overloads = takes_numbers()
     assert {"aten::_conj", "aten::mul", "aten::_to_copy"} <= {func._schema.name for func, *_ in overloads}

@@ -111,7 +111,7 @@ def train(steps: int = 3, **options: object) -> None:
         optimizer.zero_grad()
 
 
-def test_kinds_are_told_by_who_holds_them(emulator: Emulator) -> None:
+def test_kinds_are_recognized_by_their_holder(emulator: Emulator) -> None:
     train()
     run = memory_run(emulator)
     sizes = kinds(run)
@@ -198,7 +198,7 @@ def test_a_mask_of_the_users_own_takes_what_it_says(emulator: Emulator) -> None:
     assert allocations(memory_run(emulator)) == [4096]
 
 
-def test_settings_and_fraction_are_told(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_and_fraction_are_reported(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128")
     torch.cuda.set_per_process_memory_fraction(0.5)
@@ -257,7 +257,7 @@ def test_a_module_that_is_moved_is_no_batch(emulator: Emulator) -> None:
     del model
 
 
-def test_a_frozen_module_is_told_apart_from_activations(emulator: Emulator) -> None:
+def test_a_frozen_module_is_distinguished_from_activations(emulator: Emulator) -> None:
     model = nn.Linear(16, 16).cuda().requires_grad_(False)
     model(torch.ones(2, 16).cuda())
     sizes = kinds(memory_run(emulator))

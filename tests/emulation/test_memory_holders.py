@@ -521,7 +521,7 @@ def test_variables_above_the_script_are_not_its_own(tmp_path: Path) -> None:
     assert not run.holders
 
 
-def test_names_that_differ_in_a_number_are_told_together(tmp_path: Path) -> None:
+def test_names_that_differ_in_a_number_are_grouped(tmp_path: Path) -> None:
     body = """
         class Layer(nn.Module):
             def __init__(self):

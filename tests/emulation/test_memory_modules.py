@@ -78,7 +78,7 @@ def test_every_kind_knows_its_module(wrap):
     assert not any("_orig_mod" in path or path.startswith("module") for path in paths)
 
 
-def test_modules_of_other_models_are_told_apart():
+def test_modules_of_other_models_are_distinguished():
     with Emulator("t4", memory=True) as emulator:
         first, two, other = Block().cuda(), Block().cuda(), Net().cuda()
         kept_alive = [first(torch.ones(1, WIDTH).cuda()), two(torch.ones(1, WIDTH).cuda()), other]

@@ -140,7 +140,7 @@ def test_one_optimizer_per_parameter_is_one_use():
     assert (use.instances, use.groups, use.settings, use.parameters) == (5, 5, 1, 5)
 
 
-def test_optimizers_that_step_in_backward_are_told_apart():
+def test_optimizers_that_step_in_backward_are_distinguished():
     with Emulator(programme=True) as emulator:
         parameter = Parameter(torch.zeros(8, device="cuda"))
         optimizer = torch.optim.SGD([parameter], lr=0.1)

@@ -111,7 +111,7 @@ def test_an_expanded_tensor_reads_the_memory_there_is():
     assert entry.reads == 16
 
 
-def test_an_operator_stands_before_the_wait_for_its_size_and_behind_the_copy_it_needs():
+def test_an_operator_is_recorded_after_its_input_copy_and_before_its_size_wait():
     places = torch.tensor([0, 2])
     entries, _ = record_steps(lambda x: x.nonzero(), 2, lambda: torch.ones(3, device="cuda"))
     assert names(entries) == ["nonzero", "wait"]
@@ -267,7 +267,7 @@ def test_what_is_kept_is_the_newest_that_fits(bodies, most_entries, most_items):
         assert sum(map(len, kept.values())) <= most_items
 
 
-def test_work_of_other_threads_is_told():
+def test_work_of_other_threads_is_reported():
     from concurrent.futures import ThreadPoolExecutor
 
     with Emulator(programme=True) as emulator:
@@ -303,7 +303,7 @@ def test_the_gpu_is_the_one_that_is_emulated(name):
     assert gpu.multiprocessors == gpus.find(name).multi_processor_count
 
 
-def test_functions_of_torch_func_are_seen_as_the_batches_they_stand_for():
+def test_functions_of_torch_func_are_recorded_with_their_batches():
     """Launches of `vmap` and `grad` are those of the same batch written out."""
 
     def prepare():
@@ -436,7 +436,7 @@ def test_libraries_are_set_up_at_their_first_call():
         (lambda x: nn.functional.layer_norm(x.permute(0, 2, 3, 1), (3,)), ["turned"]),
     ],
 )
-def test_how_tensors_lie_to_each_other_is_told(operation, orders):
+def test_the_relative_layout_of_tensors_is_reported(operation, orders):
     _, kept = record_steps(lambda: operation(torch.zeros(2, 3, 4, 5, device="cuda")))
     assert [entry.order for entry in kept.entries if entry.order] == orders
 

@@ -41,7 +41,7 @@ def test_each_optimizer_step_is_a_mark_and_advances_the_tick(emulator):
     assert any("optimizer.step()" in line.code for line in session.marks[1].stack)
 
 
-def test_optimizers_are_told_apart_by_number(emulator):
+def test_optimizers_are_distinguished_by_number(emulator):
     train_model(emulator, steps=1)
     train_model(emulator, steps=1)
     assert kinds(emulator, "optimizer") == ["SGD.step#0", "SGD.step#1"]
@@ -107,7 +107,7 @@ def test_numbers_of_optimizers_are_not_given_again(emulator):
     assert kinds(emulator, "optimizer") == ["SGD.step#0", "SGD.step#1", "SGD.step#2"]
 
 
-def test_threads_and_tasks_are_told_apart(emulator):
+def test_threads_and_tasks_are_distinguished(emulator):
     async def both():
         async def train():
             for _ in range(2):
@@ -149,7 +149,7 @@ def test_backward_passes_are_marks_that_advance_until_there_is_an_optimizer(emul
     assert emulator.recorder.tick == 3
 
 
-def test_between_marks_the_time_is_told():
+def test_the_time_between_marks_is_reported():
     times = []
     with Emulator(clock=iter(range(10_000)).__next__) as emulator:
         emulator.recorder.between_marks = times.append
@@ -168,7 +168,7 @@ def test_batches_are_marks_that_do_not_advance(emulator):
     assert emulator.recorder.tick == 0
 
 
-def test_evaluation_is_told_by_the_trained_model(emulator):
+def test_evaluation_is_recognized_by_the_trained_model(emulator):
     model, _ = train_model(emulator, steps=1)
     teacher = torch.nn.Linear(3, 1).cuda()
     x = torch.ones(2, 3, device="cuda")

@@ -381,7 +381,7 @@ def test_a_row_is_about_something_that_exists(row: WaitCondition) -> None:
     assert not row.reason.endswith(".")
 
 
-def test_no_row_stands_twice() -> None:
+def test_no_row_is_repeated() -> None:
     keys = [(row.scope, row.name, row.when, row.mechanism) for row in waits_table().rows]
     assert len(keys) == len(set(keys))
 

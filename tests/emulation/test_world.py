@@ -71,7 +71,7 @@ def collectives(emulator: Emulator) -> list[tuple[str, int, int, str]]:
 # -- the world ---------------------------------------------------------------------------------------
 
 
-def test_ranks_are_told_as_torchrun_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_read_from_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with Emulator(world=World.of(20, 13)) as emulator:
         variables = {
@@ -256,7 +256,7 @@ def test_nothing_waits_for_a_peer(join: Join, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_a_mixture_of_experts_sends_as_many_tokens_as_it_was_told(join: Join, rank: int) -> None:
+def test_a_mixture_of_experts_sends_the_assumed_number_of_tokens(join: Join, rank: int) -> None:
     """Without values the counts are guesses: those that are sent add up to the tokens."""
     values = join(rank, dry=True).core.values
     assert values is not None

@@ -295,7 +295,7 @@ class TestFailures:
 
 @hypothesis.given(st.lists(st.binary(max_size=2000), min_size=1, max_size=4), st.booleans())
 @hypothesis.settings(max_examples=30)
-def test_what_was_written_last_is_there(tmp_path_factory, written, linked):
+def test_the_last_write_is_kept(tmp_path_factory, written, linked):
     path = tmp_path_factory.mktemp("folder") / "file"
     for data in written:
         write_whole(data, path)

@@ -268,7 +268,7 @@ def test_after_all_of_them():
         ("1, 2", "takes a number of syncs"),
     ],
 )
-def test_a_wrong_mark_is_told(suite, mark, said):
+def test_a_wrong_mark_is_reported(suite, mark, said):
     result = suite(f"@pytest.mark.max_waits({mark})\ndef test_one():\n    pass\n")
     result.assert_outcomes(errors=1)
     assert said in result.stdout.str()

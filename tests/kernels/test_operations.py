@@ -137,7 +137,7 @@ def test_comparing_integers(predicate: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("order", ["o", "u"])
 @pytest.mark.parametrize("predicate", list(COMPARED))
-def test_comparing_floats_of_which_some_are_none(predicate: str, order: str) -> None:
+def test_floats_and_none_are_compared(predicate: str, order: str) -> None:
     a, b = numbers(torch.float32), numbers(torch.float32, 1)
     b[::3] = a[::3]
     a[::5], b[::7] = math.nan, math.nan

@@ -160,7 +160,7 @@ def test_a_loader_is_measured(capfd, script, tmp_path):
     assert (Path(loaded.fetched.file).name, loaded.fetched.line) == ("photos_script.py", 11)
 
 
-def test_mistakes_are_told_and_can_fail_it(capfd, script, tmp_path):
+def test_mistakes_are_reported_and_can_fail_the_run(capfd, script, tmp_path):
     words = ["photos_script.py:make_stream", "--budget", "500ms", "--ranks", "2", "--fail-on", "GAP312"]
     assert main(["loader", *words, "-o", "kept.json"]) == 1
     out, err = capfd.readouterr()
@@ -248,7 +248,7 @@ def test_a_busy_machine_is_the_first_line_and_fails_no_gate(capsys, tmp_path):
     assert "DataLoader(" not in out
 
 
-def test_reasons_stand_below_the_first_line(capsys, tmp_path):
+def test_reasons_follow_the_first_line(capsys, tmp_path):
     path = tmp_path / "refuted.json"
     doubt = Doubt(kind="refuted", reasons=("the processor throttled 3 times because of heat",))
     save(Diagnosis(sentence="no step time can be given", doubt=doubt), path)

@@ -231,7 +231,7 @@ def test_nothing_changes_here() -> None:
     assert not torch.distributed.is_initialized()
 
 
-def test_a_loader_that_fails_is_told_with_its_line() -> None:
+def test_a_failing_loader_is_reported_with_its_line() -> None:
     with pytest.raises(LoaderError, match=r"datasets.py:\d+: RuntimeError: .*no more lines|no more lines"):
         loading.verify(stream(d.Broken(), workers=0))
 

@@ -211,7 +211,7 @@ def test_a_prediction_in_doubt(monkeypatch, kind):
 
 
 @pytest.mark.parametrize("faster", [True, False])
-def test_a_wait_that_was_run_is_told_whatever_the_setting_to_take_did(monkeypatch, faster):
+def test_a_wait_that_ran_is_reported_despite_the_setting(monkeypatch, faster):
     """What it would leave is then what it left when it was run; nothing less where it was no faster."""
     doubt = Doubt(kind="refuted", reasons=("why",))
     now, then = predicted(25 * MS, 23 * MS, 0), predicted(4 * MS, 2 * MS, 4)

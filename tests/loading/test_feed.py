@@ -224,7 +224,7 @@ def test_datasets_of_items_and_of_batches():
         ("text", 0),
     ],
 )
-def test_a_batch_is_told_from_an_item_only_where_it_is_sure(batch, items):
+def test_a_batch_is_distinguished_from_an_item_only_when_certain(batch, items):
     assert count_items(batch) == items
 
 

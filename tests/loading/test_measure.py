@@ -119,7 +119,7 @@ def quick(_nobody_else):
     return diagnose(loader, 1.2, 0.005, busy=0.2, check_advice=True)
 
 
-def test_computing_is_told_from_waiting_and_from_being_kept_waiting():
+def test_computing_is_separated_from_waiting_and_blocking():
     clock = FakeClock()
     dataset = Items(40, lambda index: clock.pass_by(cpu=5, wait=2, delay=3))
     fetch = measure_items(DataLoader(dataset, batch_size=4), 100, nothing, clock=clock)
@@ -130,7 +130,7 @@ def test_computing_is_told_from_waiting_and_from_being_kept_waiting():
     assert (fetch.batch_bytes, fetch.tensors, fetch.item_bytes) == (48, 1, 12)
 
 
-def test_collating_is_told_from_items():
+def test_collating_is_timed_apart_from_items():
     clock = FakeClock()
 
     def collate(items):
@@ -364,7 +364,7 @@ CTRL_C = KeyboardInterrupt()
     ],
     ids=["items", "lines", "workers", "loop", "advice"],
 )
-def test_what_was_found_until_ctrl_c_is_told(monkeypatch, parts, at, begins):
+def test_results_until_ctrl_c_are_reported(monkeypatch, parts, at, begins):
     # The real one sets the part and keeps what an interrupted measurement tells.
     fixed_times = Given(monkeypatch, **{"items": FETCH, "workers": MOVED, "loop": ran(60, 0), **parts})
 
@@ -492,7 +492,7 @@ def test_growth_is_what_goes_on(values, growth):
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell")
-def test_memory_of_a_process_is_told():
+def test_memory_of_a_process_is_reported():
     process_memory = memory_of(os.getpid())
     assert process_memory.own > 0
     assert process_memory.anonymous > 0

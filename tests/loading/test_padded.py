@@ -35,7 +35,7 @@ def sequences(lengths: list[int], *more: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("kind", ["tensors", "dicts", "tuples", "lists", "frames"])
 @pytest.mark.parametrize("left", [False, True])
-def test_padding_by_collating_is_told_by_the_items(kind, left):
+def test_padding_by_collating_is_detected_from_the_items(kind, left):
     batches = []
     for lengths in draws():
         plain = sequences(lengths, 2) if kind == "frames" else sequences(lengths)
@@ -70,7 +70,7 @@ def test_the_part_of_a_batch_that_is_padded():
 
 
 @pytest.mark.parametrize("mask", ["mask", "inverted", "none", "pad-first"])
-def test_padding_within_the_items_is_told_by_a_mask_or_by_one_value_that_stands_nowhere_else(mask):
+def test_padding_within_items_is_detected_from_a_mask_or_a_unique_value(mask):
     batches = []
     for lengths in draws():
         ids = torch.full((8, 64), 2)

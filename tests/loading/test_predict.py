@@ -255,7 +255,7 @@ def test_memory_that_is_copied_is_copied_once():
 @pytest.mark.parametrize(
     ("copied", "why"), [(900_000.0, "lists of Python objects"), (0.0, "what the dataset caches")]
 )
-def test_memory_that_grows_is_told_with_its_reason(copied, why):
+def test_growing_memory_is_reported_with_its_reason(copied, why):
     of = measured(1, 0, 10)
     grows = Transfer(batches=10, growth=1e6, copied=copied, shared=10**9)
     reasons = [
@@ -341,7 +341,7 @@ def test_equal_parts_of_what_others_leave():
     assert Machine(allowed=4, together=0.6).share(2) == 2  # each has a core for itself
 
 
-def test_who_computes_is_told_by_the_cores_that_may_be_used(tmp_path):
+def test_computing_processes_are_recognized_by_their_allowed_cores(tmp_path):
     import os
 
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else pytest.skip("Linux only")

@@ -229,7 +229,7 @@ def test_workers_end_with_a_loop_that_breaks(emulation: Any) -> None:
         assert not worker.is_alive()
 
 
-def test_it_can_be_gone_through_again_and_has_the_loaders_length_and_names(emulation: Any) -> None:
+def test_a_wrapped_loader_can_be_repeated_and_keeps_length_and_names(emulation: Any) -> None:
     loader = DataLoader(TensorDataset(torch.arange(6)), batch_size=2)
     ahead = DevicePrefetcher(loader, "cuda")
     assert len(ahead) == 3

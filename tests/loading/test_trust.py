@@ -72,20 +72,20 @@ def said(of: Diagnosis) -> str:
     return sentence(conclude_runs(of))
 
 
-def test_what_came_true_is_told_as_it_was_run():
+def test_confirmed_predictions_are_reported_as_measured():
     message = said(make_diagnosis())
     assert message.endswith("take num_workers=2, a step then takes 21 ms instead of 61 ms")
     assert conclude_runs(make_diagnosis()).recommended["num_workers"] == 2
 
 
-def test_what_was_not_run_is_told_as_that():
+def test_code_that_did_not_run_is_reported_as_such():
     assert said(make_diagnosis(seen_advised=None, seen=None)).endswith(
         "20.5 ms instead of 60 ms (predicted, not run)"
     )
 
 
 @given(factor=st.floats(0.2, 5), own=st.booleans())
-def test_no_number_is_told_that_its_own_run_refutes(factor, own):
+def test_no_number_contradicts_its_own_run(factor, own):
     runs = (
         {"seen": run(0, 60 * factor, 60, others=0.0)}
         if own
@@ -157,7 +157,7 @@ def test_who_gets_no_core_cannot_measure_whoever_has_it():
     assert find_doubt(make_diagnosis(machine=limited, fetch=fetch(delay=30, others=0.0))) is None
 
 
-def test_what_was_interrupted_is_told_until_there():
+def test_an_interrupted_run_is_reported_up_to_the_interrupt():
     conclusion = conclude_runs(make_diagnosis(interrupted="workers", seen=None, seen_advised=None))
     assert conclusion.recommended == {}
     assert sentence(conclusion) == (
@@ -206,7 +206,7 @@ def test_only_reasons_that_were_measured(run_as, why):
     assert list(find_reasons(of, run(2, 40, 20, **run_as))) == [why]
 
 
-def test_the_share_of_a_core_is_told_where_a_core_for_each_was_there():
+def test_the_share_of_a_core_is_reported_if_each_process_had_one():
     of = make_diagnosis(machine=Machine(allowed=8))
     assert list(find_reasons(of, run(2, 40, 20, had=0.5))) == [
         "its processes had a core for only 50 % of the time in which they could compute"

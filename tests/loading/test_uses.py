@@ -122,7 +122,7 @@ def test_no_loader_and_no_worker_lives_longer_for_it(uses):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_passes_that_come_to_their_end_are_told_from_those_that_are_left(workers):
+def test_complete_passes_are_distinguished_from_abandoned_ones(workers):
     uses = Uses().start()
     loader = DataLoader(d.Table(3), num_workers=workers)
     for _ in range(2):

@@ -303,5 +303,5 @@ def test_a_stack_that_is_too_deep_is_refused():
     assert "a stack of 6000 calls" in refusal(pickle.dumps({"segments": [], "device_traces": [[entry]]}))
 
 
-def test_what_stands_behind_the_end_is_not_looked_at():
+def test_bytes_after_the_end_are_ignored():
     assert problem(PICKLES[2] + b"\0\xff" + STOP) == ""

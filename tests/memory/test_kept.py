@@ -79,7 +79,7 @@ def test_what_the_next_step_replaces_is_found():
         MemoryRun(),
     ],
 )
-def test_what_saves_nothing_is_not_told(run):
+def test_changes_that_save_nothing_are_not_listed(run):
     assert find_kept(run) == ()
 
 
@@ -131,7 +131,7 @@ def used(run: MemoryRun, at: dict[int, int]) -> MemoryRun:
     return with_uses
 
 
-def test_where_uses_are_known_only_what_is_unused_is_told():
+def test_with_known_uses_only_unused_fields_are_reported():
     run = training(5).run()
     ended = {
         ident: row for row, (act, ident) in enumerate(zip(run.action, run.ident, strict=True)) if act == FREE

@@ -118,7 +118,7 @@ def slowly(run: MemoryRun, ident: int, kinds_requested: dict[int, str]) -> str:
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(("activation", "backward", "optimizer", "parameter", "")),
                           st.integers(0, 20)), max_size=40))  # fmt: skip
-def test_any_run_is_told_as_by_walking_each_life(events):
+def test_any_run_matches_a_walk_over_each_allocation(events):
     recorder = Recorder()
     kinds_requested: dict[int, str] = {}
     alive: list[int] = []

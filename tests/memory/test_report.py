@@ -173,7 +173,7 @@ def test_retries_are_in_the_sentence():
     assert "found the GPU full and emptied the cache first" in memory_report.sentence
 
 
-def test_a_start_that_is_too_large_for_the_limit_is_laid_out_anew():
+def test_a_start_above_the_limit_is_laid_out_again():
     used = StartBlock(12 * MIB, 0, 12 * MIB)
     held = tuple(
         StartSegment(address=0x7F00_0000_0000 + n * 64 * MIB, size=40 * MIB, blocks=blocks)

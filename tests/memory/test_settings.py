@@ -155,7 +155,7 @@ def test_what_is_refused_at_once():
         parse("throw_on_cudamalloc_oom:1")
 
 
-def test_what_is_not_simulated_is_told_from_what_changes_nothing():
+def test_unsimulated_settings_are_distinguished_from_ineffective_ones():
     parsed = parse("graph_capture_record_stream_reuse:True,expandable_segments_reserve:40G")
     assert parsed.unsimulated == ("graph_capture_record_stream_reuse", "expandable_segments_reserve")
     assert parsed.ignored == ()

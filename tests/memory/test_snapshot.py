@@ -349,7 +349,7 @@ def test_steps_by_the_optimizers_marks():
         None,
     ],
 )
-def test_expandable_segments_are_told_by_the_text_the_value_or_the_history(settings):
+def test_expandable_segments_are_detected_from_text_value_or_history(settings):
     trace = [entry("segment_map", BASE, 20 * MIB), entry("alloc", BASE, 12 * MIB)]
     final = segment(block(12 * MIB, "active_allocated"), block(8 * MIB), is_expandable=True)
     recorded_run = run([final], trace, **({} if settings is None else {"allocator_settings": settings}))

@@ -55,7 +55,7 @@ def assert_agrees(track: Track, memory_report: MemoryReport, run: MemoryRun) -> 
 
 
 @pytest.mark.parametrize("steps", [0, 1, 6])
-def test_every_event_is_there(steps):
+def test_every_event_is_present(steps):
     run = trained(steps)
     memory_result = remembered(run)
     track = memory_result.track
@@ -81,7 +81,7 @@ def test_layers_hold_what_was_asked_for():
     assert whole.time[at] == memory_result.peak.time
 
 
-def test_without_kinds_lines_are_told_apart():
+def test_without_kinds_lines_are_distinguished():
     run = trained(3)
     bare = msgspec.structs.replace(
         run, places=tuple(msgspec.structs.replace(place, kind="unknown") for place in run.places)

@@ -140,7 +140,7 @@ def _against_changes(memory: MemoryReport, verdict: Verdict) -> Iterator[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(programs())
-def test_the_verdict_agrees_with_what_it_stands_above(case: tuple[MemoryRun, ReportOptions]) -> None:
+def test_the_verdict_agrees_with_the_report_below_it(case: tuple[MemoryRun, ReportOptions]) -> None:
     assert list(contradictions(build_report(*case))) == []
 
 

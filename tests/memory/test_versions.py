@@ -196,7 +196,7 @@ def test_another_list_is_no_snapshot(value):
         read_value(value, "it")
 
 
-def test_a_device_that_is_not_in_use_is_not_told_of():
+def test_an_unused_device_is_not_reported():
     """torch keeps a trace for each device it sees, and writes into each that a snapshot was taken."""
     value = dressed("2.13")
     value["segments"][0]["device"] = 1

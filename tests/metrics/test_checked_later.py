@@ -88,7 +88,7 @@ def test_what_is_bad_does_not_count(task, ignored):
 
 
 @pytest.mark.parametrize("how", ["copied", "pickled", "saved", "merged", "moved"])
-def test_what_nobody_was_told_of_goes_along(how):
+def test_unreported_errors_are_copied(how):
     metric = metrics.BinaryAveragePrecision().to("cuda")
     metric.persistent(True)
     metric.update(*scored(6, bad=(2,)))

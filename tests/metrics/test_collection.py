@@ -171,7 +171,7 @@ def test_what_is_refused(arguments, options, said):
         metrics.MetricCollection(*arguments(), **options)
 
 
-def test_arguments_that_are_no_metrics_are_told_and_left_out():
+def test_arguments_that_are_no_metrics_are_reported_and_ignored():
     mean = metrics.MeanMetric()
     with pytest.warns(UserWarning, match="not `Metric` so they will be ignored"):
         assert list(metrics.MetricCollection(mean, [mean])) == ["MeanMetric"]

@@ -65,7 +65,7 @@ def test_a_collection_compiles_as_one_graph():
     torch.testing.assert_close(collection.compute(), plain.compute())
 
 
-def test_bad_values_are_told_after_a_compiled_update():
+def test_bad_values_are_reported_after_a_compiled_update():
     torch._dynamo.reset()
     metric = metrics.MulticlassAccuracy(3)
     update = torch.compile(metric.update, fullgraph=True, backend="eager")

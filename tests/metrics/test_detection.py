@@ -316,7 +316,7 @@ def test_segments_as_torchmetrics(
 
 
 @pytest.mark.parametrize("name", ["PanopticQuality", "ModifiedPanopticQuality"])
-def test_predictions_of_no_category_are_told(name: str):
+def test_predictions_without_a_category_are_reported(name: str):
     preds, target = torch.zeros(2, 3, 2).long(), torch.zeros(2, 3, 2).long()
     preds[0, 1, 0] = 5
     metric = getattr(metrics, name)({0}, {1})

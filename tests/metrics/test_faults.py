@@ -134,7 +134,7 @@ def test_values_out_of_range(make: Any, preds: list[float], target: list[int]):
     metric.update(torch.tensor(preds[:2]), torch.tensor(target[:2]))
 
 
-def test_without_checks_nothing_is_told_and_nothing_written_elsewhere():
+def test_without_checks_nothing_is_reported_or_written_elsewhere():
     metric = metrics.MulticlassAccuracy(3, validate_args=False)
     metric.update(torch.tensor([0, 1, 2]), torch.tensor([0, 10**6, -(10**6)]))
     metric.check()
@@ -272,7 +272,7 @@ def test_a_reset_after_a_reading_sends_for_what_came_in_between(how: str):
     gc.collect()
 
 
-def test_metrics_that_are_gone_are_told_of_by_others():
+def test_other_metrics_report_a_deleted_metrics_errors():
     with gapless.emulate() as emulation:
         metrics.MulticlassRecall(3).to("cuda").update(*wrong())
         mean = metrics.MeanMetric().to("cuda")
@@ -366,7 +366,7 @@ alive = main()
 """
 
 
-def test_at_the_end_of_the_process_the_rest_is_told(write, python):
+def test_the_rest_is_reported_when_the_process_ends(write, python):
     write("script.py", SCRIPT)
     done = python("script.py")
     assert done.returncode == 0, done.stderr
@@ -411,7 +411,7 @@ def test_processes_of_multiprocessing_tell_what_is_theirs(write, plain_python, w
     assert messages == ["gapless.metrics: MulticlassAccuracy", "joined", "gapless.metrics: MulticlassRecall"]
 
 
-def test_what_cannot_be_read_at_the_end_keeps_nothing_else_from_being_told(monkeypatch, capsys):
+def test_an_unreadable_end_does_not_hide_other_findings(monkeypatch, capsys):
     with gapless.emulate():
         broken, other = metrics.MulticlassAccuracy(3).to("cuda"), metrics.MulticlassRecall(3).to("cuda")
         for metric in (broken, other):

@@ -49,7 +49,7 @@ def test_a_window_travels_to_the_device_once():
 
 
 @pytest.mark.parametrize("power", [-1, 1, 1.5, 2, 3])
-def test_pairs_without_a_deviance_are_left_out_and_told(power: float):
+def test_pairs_without_a_deviance_are_ignored_and_reported(power: float):
     preds, targets = torch.tensor([0.5, 2.0, -1.0, 0.0]), torch.tensor([1.0, 0.5, 2.0, 1.0])
     metric = metrics.TweedieDevianceScore(power)
     with pytest.raises(

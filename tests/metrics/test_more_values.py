@@ -27,7 +27,7 @@ def test_spearman_as_scipy(rows, capacity):
     assert metric.compute().item() == pytest.approx(0.0 if flat else stats.pearsonr(x, y)[0], abs=1e-4)
 
 
-def test_rows_beyond_the_capacity_are_left_out_and_told():
+def test_rows_beyond_the_capacity_are_ignored_and_reported():
     metric = metrics.SpearmanCorrCoef(capacity=3)
     with pytest.raises(RuntimeError, match="Dropped 1 row beyond the capacity of 3"):
         metric.update(torch.tensor([1.0, 2.0, 3.0, 0.0]), torch.tensor([1.0, 2.0, 3.0, 9.0]))
@@ -74,7 +74,7 @@ def test_token_accuracy_is_the_accuracy_of_its_tokens(seed, ignore, top_k):
         assert same(preds.argmax(-1), target) == metric.compute()
 
 
-def test_tokens_outside_the_vocabulary_are_wrong_and_told():
+def test_tokens_outside_the_vocabulary_count_as_wrong_and_are_reported():
     metric = metrics.TokenAccuracy(ignore_index=-100)
     with pytest.raises(RuntimeError, match="Detected 2 tokens in `target` outside the vocabulary"):
         metric.update(torch.zeros(1, 4, 3), torch.tensor([[0, 3, -1, -100]]))

@@ -255,7 +255,7 @@ def test_correlation_of_what_does_not_vary():
     torch.testing.assert_close(small, functional.pearson_corrcoef(x, x.flip(0)))
 
 
-def test_one_column_stands_for_every_output():
+def test_one_column_covers_every_output():
     preds, target = pair("PearsonCorrCoef", 1)
     alone, several = metrics.PearsonCorrCoef(), metrics.PearsonCorrCoef(num_outputs=2)
     torch.testing.assert_close(several(preds, target), alone(preds, target).repeat(2))
@@ -313,7 +313,7 @@ def test_classes_that_the_first_batch_shows(options: dict[str, Any]):
     torch.testing.assert_close(again.compute(), known_size.compute())
 
 
-def test_two_classes_of_which_one_is_background():
+def test_two_classes_with_one_background():
     metric, known_size = (metrics.MeanIoU(n, include_background=False) for n in (None, 2))
     for metric_ in (metric, known_size):
         metric_.persistent(True)

@@ -63,7 +63,7 @@ def test_a_function_of_the_scores_waits_once():
     assert result.item() == 4
 
 
-def test_targets_that_are_none_are_left_out_and_told():
+def test_invalid_targets_are_ignored_and_reported():
     metric = metrics.RetrievalMAP(ignore_index=-1)
     with pytest.raises(RuntimeError, match="Detected 2 values in `target` outside 0 to 1"):
         metric.update(torch.rand(4), torch.tensor([1, -1, 2, -3]), torch.zeros(4).long())

@@ -70,7 +70,7 @@ def test_cat_cuts_out_and_tells_once() -> None:
         (tc.BinaryPrecisionRecallCurve(thresholds=3), [0.1, 0.9], [0, 3], "1 target was not 0 or 1"),
     ],
 )
-def test_bad_values_are_told_at_compute(metric: Any, preds: Any, target: Any, words: str) -> None:
+def test_bad_values_are_reported_at_compute(metric: Any, preds: Any, target: Any, words: str) -> None:
     unwait(metric)
     metric.update(torch.tensor(preds), torch.tensor(target))
     with pytest.raises(RuntimeError, match=f"{type(metric).__name__}: .*{words}"):
@@ -85,7 +85,7 @@ def test_bad_values_are_told_at_compute(metric: Any, preds: Any, target: Any, wo
         (torch.rand(4, 2), torch.zeros(4, dtype=torch.long)),
     ],
 )
-def test_bad_forms_are_told_at_once_and_in_the_same_words(preds: Tensor, target: Tensor) -> None:
+def test_bad_forms_are_refused_at_once_with_the_same_message(preds: Tensor, target: Tensor) -> None:
     plain, metric = tc.MulticlassAccuracy(3), tc.MulticlassAccuracy(3)
     unwait(metric)
     with pytest.raises(Exception) as expected:  # noqa: PT011

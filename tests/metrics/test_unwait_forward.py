@@ -184,7 +184,7 @@ def test_forward_of_a_collection_does_not_wait() -> None:
         assert emulation.waits == before
 
 
-def test_checks_are_told_after_a_shared_update() -> None:
+def test_checks_are_reported_after_a_shared_update() -> None:
     metrics = MetricCollection({"a": tc.BinaryAccuracy(), "b": tc.BinaryF1Score()})
     unwait(metrics)
     assert named(metrics) == [["a", "b"]]

@@ -57,7 +57,7 @@ def test_copies_and_pickles_are_unwaited_too(make: Callable[[], Any]) -> None:
         trained(metric).compute()
 
 
-def test_checks_not_yet_told_go_along_with_a_copy() -> None:
+def test_unreported_checks_are_copied_with_a_metric() -> None:
     metric = MeanMetric(nan_strategy="error")
     unwait(metric)
     metric.update(torch.tensor([1.0, NAN]))

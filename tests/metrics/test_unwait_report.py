@@ -26,7 +26,7 @@ from gapless.metrics.torchmetrics._registry import (
 pytestmark = QUIET
 
 
-def test_every_replacement_knows_the_text_it_stands_for() -> None:
+def test_every_replacement_names_the_text_it_replaces() -> None:
     if not torchmetrics.__version__.startswith("1.9."):
         pytest.skip("the texts are those of 1.9")
     assert fitting_replacements().unmatched_names == ()
@@ -72,7 +72,7 @@ def test_the_report_fits_a_terminal_and_says_each_thing_once() -> None:
     assert row.split()[-6:] == ["2", "→", "0", "0", "→", "0"]
 
 
-def test_what_still_waits_is_told_with_its_line() -> None:
+def test_remaining_waits_are_reported_with_their_line() -> None:
     text = " ".join(str(unwait(segmentation.HausdorffDistance(num_classes=3))).split())
     assert "update: 228 waits, most at torchmetrics/functional/segmentation/utils.py:" in text
     assert "if not torch.all(x.bool() == x):" in text

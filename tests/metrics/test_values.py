@@ -171,7 +171,7 @@ def test_the_caller_keeps_the_tensor():
         assert values.isnan().tolist() == [False, True]
 
 
-def test_logits_can_be_told_from_probabilities():
+def test_logits_are_distinguished_from_probabilities():
     logits, target = torch.tensor([0.2, 0.9]), torch.tensor([1, 1])
     assert metrics.BinaryAccuracy()(logits, target).item() == 0.5
     assert metrics.BinaryAccuracy(logits=True)(logits, target).item() == 1.0

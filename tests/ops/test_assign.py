@@ -138,7 +138,7 @@ def test_derivatives() -> None:
     assert gradcheck(lambda a, b: ops.masked_scatter(a, mask, b), (x, y))
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     x = torch.zeros(3, 2)
     rows = torch.tensor([True, False, True])
     with pytest.raises(

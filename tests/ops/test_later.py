@@ -87,7 +87,7 @@ def test_nothing_of_the_graph_is_kept() -> None:
     assert not log.read().result()["loss"].requires_grad
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     with pytest.raises(ValueError, match=r"one element for 'loss', but got shape \(2,\)"):
         ops.LogBuffer().add(step=1, loss=torch.ones(2))
     with pytest.raises(ValueError, match="room for at least one step, but got 0"):

@@ -216,7 +216,7 @@ def test_half_precision_does_not_overflow_on_the_way_to_a_mean() -> None:
     assert ops.cross_entropy(logits, labels, label_smoothing=0.1) == 19
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     x = torch.zeros(4, 3)
     with pytest.raises(ValueError, match=r"the same shape, but got \(4, 3\) and \(4, 1\)"):
         ops.mse_loss(x, x[:, :1])

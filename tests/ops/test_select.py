@@ -157,7 +157,7 @@ def test_mask_tells_values_from_padding() -> None:
     )
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     x = torch.zeros(3, 2)
     with pytest.raises(IndexError, match=r"shape \(2,\) does not match the leading dimensions of \(3, 2\)"):
         ops.compact(x, torch.ones(2, dtype=torch.bool))

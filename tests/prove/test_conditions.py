@@ -46,7 +46,7 @@ def untested_of(function: Callable[..., Any], *arguments: Any) -> list[str]:
     return conditions.untested_conditions()
 
 
-def test_what_was_always_the_same_is_told() -> None:
+def test_constant_values_are_reported() -> None:
     line = branches.__code__.co_firstlineno
     assert untested_of(branches, 5, 4) == [
         f"untested: `x > LIMIT` (test_conditions.py:{line + 1}) was true in every case",
@@ -90,7 +90,7 @@ def test_what_has_no_source_or_another_one_is_left_alone() -> None:
     assert untested_of(other, 1) == []
 
 
-def test_functions_of_one_line_are_told_apart() -> None:
+def test_functions_on_one_line_are_distinguished() -> None:
     first, second = (lambda x: 1 if x > 0 else 2), (lambda x: 1 if x > 0 else 3)
     conditions = ConditionRecorder()
     with conditions.record(second):

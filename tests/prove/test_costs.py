@@ -73,7 +73,7 @@ def test_what_is_said_of_waits():
     assert compare(original, fixed, inputs, seconds=0, only="full mask").costs == ()
 
 
-def test_the_first_call_is_told_apart():
+def test_the_first_call_is_reported_separately():
     class Cached:
         def __init__(self):
             self.rows = None
@@ -133,7 +133,7 @@ def test_inputs_are_on_the_device_and_what_else_is_needed_is_not():
     assert before.waits == 0
 
 
-def test_what_cannot_be_emulated_is_told_and_the_rest_is_done():
+def test_unsupported_calls_are_reported_and_the_rest_runs():
     table = torch.ones(4)
     result = compare(lambda x: x + table, lambda x: x + table, lambda: torch.ones(4), seconds=0)
     assert result.same
@@ -182,7 +182,7 @@ def test_what_was_compiled_before_is_counted_as_it_is_written():
     assert result.waits == (1, 1)
 
 
-def test_a_profiler_that_runs_is_told():
+def test_a_running_profiler_is_reported():
     def f(x):
         return x + 1
 

@@ -138,7 +138,7 @@ class TestRounding:
         assert differs(self.old, torch.tensor([1.0002, 2.0]), rtol=1e-6, reference=lambda where: self.exact)
 
 
-def test_what_cannot_be_compared_is_told():
+def test_incomparable_parts_are_reported():
     comparison = ResultComparison()
     comparison.compare_values("output", object(), object())
     assert comparison.differences == []

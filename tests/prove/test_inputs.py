@@ -150,7 +150,7 @@ class TestEdgeCases:
         assert by_name["all but one ignored"].args[1].tolist() == [-100, -100, 0, -100, -100]
         assert "negative labels" not in by_name
 
-    def test_several_masks_are_told_apart(self):
+    def test_several_masks_are_distinguished(self):
         mask = torch.tensor([True, False])
         by_name = cases((mask, mask.clone()), lambda rows, columns: rows)
         assert by_name["empty mask rows"].args[0].tolist() == [False, False]

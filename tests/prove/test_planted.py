@@ -171,7 +171,7 @@ class TestTypes:
         (difference,) = result.failed[0].differences[:1]
         assert (difference.kind, difference.before, difference.after) == ("shape", "()", "(1,)")
 
-    def test_a_tensor_instead_of_a_number_is_told(self):
+    def test_a_tensor_instead_of_a_number_is_reported(self):
         result = proof(lambda x: x.sum().item(), lambda x: x.detach().sum(), plain)
         assert result.same
         assert "output is a tensor instead of a float" in result.notes

@@ -142,7 +142,7 @@ def test_each_of_several_values_is_bad_once() -> None:
     assert {f"{BAD_NAME} (NaN in x)", f"{BAD_NAME} (NaN in y)"} <= {case.name for case in result.cases}
 
 
-def test_no_gradient_instead_of_one_of_zeros_is_told() -> None:
+def test_a_missing_gradient_instead_of_zeros_is_reported() -> None:
     layer, other = nn.Linear(4, 2), nn.Linear(4, 2)
     other.load_state_dict(layer.state_dict())
 

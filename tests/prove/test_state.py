@@ -24,7 +24,7 @@ class TestState:
         result = proof(lambda x, mask: x[mask & (x > 0)].sum(), fixed, masked)
         assert failures(result)["as given"] == ["input mask after the call"]
 
-    def test_a_change_that_only_the_original_makes_is_told(self):
+    def test_a_change_made_only_by_the_original_is_reported(self):
         def original(x, labels):
             labels[labels < 0] = 0
             return x.sum() * labels.sum()

@@ -131,7 +131,7 @@ def test_both_sides_begin_with_the_same_parameters(losses):
         ("no.such.module:loss", "there is no module no.such.module"),
     ],
 )
-def test_what_is_not_there_is_told_in_a_line(name, words, losses):
+def test_missing_files_are_reported_in_one_line(name, words, losses):
     with pytest.raises(UsageError) as caught:
         Loader().callable(name)
     assert words in str(caught.value)

@@ -47,7 +47,7 @@ def test_times_are_per_step():
         assert row["syncs"] == number(finding.loss.calls)
 
 
-def test_several_runs_stand_below_one_head():
+def test_several_runs_share_one_heading():
     text = together("csv", [example(), of_profile()], STYLE)
     assert text.splitlines()[0] == ",".join(COLUMNS)
     assert text.count("run,code,name") == 1

@@ -36,13 +36,13 @@ def test_a_price_is_marked_as_an_estimate():
     assert "(step ≈ " in text
 
 
-def test_assumptions_are_told_when_all_is():
+def test_assumptions_are_listed_with_all():
     verdicts_own = "speed is assumed: --calibrate"
     assert "assumed: " not in shown(report_of(*WAITING)).replace(verdicts_own, "")
     assert "assumed: NVIDIA A100-SXM4-80GB by its data sheet" in shown(report_of(*WAITING), unfold=True)
 
 
-def test_what_limits_a_step_is_told_and_whose_speed_is_assumed():
+def test_the_limiter_of_a_step_and_the_assumed_host_are_reported():
     text = shown(report_of(*[add()] * 50, read(), *[add()] * 50))
     assert ("Almost certainly limited by the CPU, which launches the kernels (its speed is assumed: ") in text
     assert "--calibrate" in text
@@ -142,7 +142,7 @@ def test_no_estimate_says_why():
     assert "saves" not in text
 
 
-def test_alone_is_told_where_it_is_less():
+def test_the_saving_alone_is_shown_where_it_is_smaller():
     result = report(session(*[[add(10.0), read(0), read(1), *[add()] * 300]] * 8), by_line=True)
     text = shown(result)
     assert "if you fix only this" in text

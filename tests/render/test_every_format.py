@@ -41,7 +41,7 @@ def test_nothing_steers_a_terminal_and_every_encoding_holds_it(form, unicode, na
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=4)
 @given(name=names)
-def test_nor_does_any_other_document(kind, name):
+def test_no_other_document_breaks_a_format(kind, name):
     filled = document(kind, name)
     assert {form: harmful(filled, form, True) for form in WITHOUT_PAGE} == {form: [] for form in WITHOUT_PAGE}
 

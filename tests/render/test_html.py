@@ -272,7 +272,7 @@ def test_endless_names_are_cut(profile_report):
     assert "(10,000 characters)" in page.text
 
 
-def test_homes_are_not_told(profile_report, monkeypatch):
+def test_home_folders_are_not_shown(profile_report, monkeypatch):
     monkeypatch.setenv("HOME", "/data/people/ada")
     secret = with_text(
         profile_report,
@@ -285,7 +285,7 @@ def test_homes_are_not_told(profile_report, monkeypatch):
     assert "/home/bob/x.py" in shown(secret, frames=True).text
 
 
-def test_arguments_and_environment_are_not_told(monkeypatch):
+def test_arguments_and_environment_are_not_reported(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "hunter2-of-the-environment")
     page = shown(msgspec.structs.replace(example(), script=("train.py", "--key", "hunter3")))
     assert "hunter" not in page.source

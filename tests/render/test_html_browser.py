@@ -270,7 +270,7 @@ def test_spans_are_searched(visit, profile_report):
     assert page.locator(".seek output").inner_text() == ""
 
 
-def test_a_launch_is_told_from_both_ends(visit, profile_report):
+def test_a_launch_is_described_from_the_call_and_from_the_kernel(visit, profile_report):
     """What is pointed at on a stream says when it was launched, and the call that did, what it launched."""
     page = visit(profile_report)
     lanes = drawn(page)["lanes"]
@@ -423,7 +423,7 @@ def test_memory_zooms_pans_and_goes_to_the_peak(visit, memory):
     assert shown(again) == pytest.approx([low, high], abs=1)
 
 
-def test_memory_is_told_where_the_pointer_is(visit, memory):
+def test_memory_is_shown_at_the_pointer(visit, memory):
     page, at = visit(memory), memory.peak.event
     canvas = page.locator(".canvas .main")
     canvas.scroll_into_view_if_needed()

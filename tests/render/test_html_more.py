@@ -116,7 +116,7 @@ def test_a_long_run_is_a_small_page():
     assert len(renderer("html")(report(session), Style()).encode()) < 1_000_000
 
 
-def test_homes_and_arguments_are_not_told(monkeypatch):
+def test_home_folders_and_arguments_are_not_shown(monkeypatch):
     monkeypatch.setenv("HOME", "/data/people/ada")
     memory = remembered(trained(2, "../home/bob/x", path="/data/people/ada/run.pickle"))
     page = Page(renderer("html")(report(memory), Style(folder="/elsewhere")))
@@ -174,7 +174,7 @@ def test_a_loader_is_a_sound_page():
     ],
     ids=["nothing", "unpredicted", "no-step"],
 )
-def test_a_loader_of_which_little_is_known(bare):
+def test_a_loader_with_little_known_about_it(bare):
     assert_sound(Page(renderer("html")(report(bare), Style())))
 
 

@@ -66,7 +66,7 @@ def wait(idle: int, blocked: int, line: int) -> Finding:
     )
 
 
-def test_a_long_wait_that_costs_nothing_is_told_and_a_short_one_is_not(profile_report):
+def test_a_long_wait_without_cost_is_shown_and_a_short_one_is_hidden(profile_report):
     output = text(msgspec.structs.replace(profile_report, findings=(wait(0, 3 * MS, 7), wait(0, 10, 8))))
     assert "GPU idles under 0.1 %" in output
     assert "run.py:7" in output  # other tools would name it first

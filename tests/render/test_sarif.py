@@ -151,7 +151,7 @@ def test_hostile_names(name):
     assert_sound(json.loads(text))
 
 
-def test_no_path_of_the_machine_is_told():
+def test_no_path_of_the_machine_is_shown():
     def moved(finding: Finding) -> Finding:
         line = SourceLine("/home/alice/secret/train.py", 3, "f", "x.item()")
         return msgspec.structs.replace(finding, line=line)

@@ -111,7 +111,7 @@ def test_hints_close_the_report():
     assert " ".join(text.split()).endswith(" · --all shows the rest · save it with -o FILE")
 
 
-def test_the_same_remedy_is_told_once():
+def test_the_same_remedy_is_shown_once():
     run = Simulation(code={50: "x[mask]", 60: "y[mask]"})
     for _ in range(4):
         run.wait(50, operator="aten::index", mechanism="size", call="Tensor.__getitem__")

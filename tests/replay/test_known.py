@@ -32,7 +32,7 @@ def test_one_wait_among_deep_queues_is_free() -> None:
     assert price.alone < 50_000
 
 
-def test_three_waits_in_a_row_only_all_of_which_help() -> None:
+def test_three_waits_in_a_row_help_only_together() -> None:
     """Kernels, three reads, a stretch of host work: each read alone is stood in for by the others."""
     steps = [*DEEP, READ, READ, READ, Step("host", 8000), *DEEP]
     model, rows = modelled(steps)

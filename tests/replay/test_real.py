@@ -59,7 +59,7 @@ def test_prices_of_real_profiles_keep_the_laws(real: Real, ending: str) -> None:
         assert all_prices.saved[-1] >= 0.9 * all_prices.all
 
 
-def test_waits_stand_in_for_one_another(real: Real) -> None:
+def test_waits_replace_each_other(real: Real) -> None:
     """Removing what one call does saves little, removing what all do saves the time of ten steps."""
     replay_model = model(real("d242"))
     each = price_groups(replay_model, {row: [row] for row in replay_model.waits.host.tolist()})

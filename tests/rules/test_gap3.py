@@ -123,7 +123,7 @@ class TestCopyNotOverlapped:
 
 class TestMistakesOfALoader:
     @pytest.mark.parametrize("code", [f"GAP31{number}" for number in range(1, 9)])
-    def test_what_was_seen_is_told_at_its_line(self, code: str) -> None:
+    def test_observed_waits_are_reported_at_their_line(self, code: str) -> None:
         where = user(9)
         mistake = Mistake(
             code=code, name="n", seen="4 of 8 items come twice", remedy="divide them", line=where
@@ -135,7 +135,7 @@ class TestMistakesOfALoader:
         assert (finding.code, finding.line, finding.frequency.when) == (code, where, "no-steps")
         assert finding.change == rule(code).change
 
-    def test_without_a_line_it_is_told_of_the_loader(self) -> None:
+    def test_without_a_line_the_loader_is_named(self) -> None:
         mistake = Mistake(code="GAP312", name="n", seen="s", remedy="r")
         (finding,) = findings([LoaderUse(made=user(7), mistakes=(mistake,))])
         assert finding.line == user(7)

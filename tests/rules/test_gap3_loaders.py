@@ -118,7 +118,7 @@ def begun(begin: Begin = NOTHING, length: int = 100, **more: object) -> LoaderUs
 
 
 class TestEpochs:
-    def test_workers_files_and_order_are_told_apart(self):
+    def test_workers_files_and_order_are_distinguished(self):
         begin = Begin(opened=300 * MS, shuffle=260 * MS, forked=40 * MS)
         (hit,) = hits("GAP305", begun(begin))
         # 4 x 10 ms to start four, 1.5 s until the first batch, 0.3 s of which is opening files.

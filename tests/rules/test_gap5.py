@@ -52,7 +52,7 @@ class TestLaunchBound:
         assert "6.7 %, at 20 places" in said(hit)
         assert "train.py:30, train.py:31, train.py:32" in said(hit)
 
-    def test_small_lines_are_told_together_beside_a_large_one(self) -> None:
+    def test_small_lines_are_grouped_beside_a_large_one(self) -> None:
         slow = [
             cost("launch", 60, site("aten::mul", 30)),
             *(cost("launch", 18, site("aten::add", n)) for n in (4, 5)),
@@ -61,7 +61,7 @@ class TestLaunchBound:
         assert (large.idle, rest.idle) == (60 * MS, 36 * MS)
         assert rest.site is None
 
-    def test_the_numbers_of_the_queue_are_told_once(self) -> None:
+    def test_the_queues_numbers_are_reported_once(self) -> None:
         slow = [
             cost("launch", 60, site("aten::mul", 30), steps=6),
             cost("launch", 90, site("aten::add", 40), steps=6),
@@ -232,7 +232,7 @@ class TestHostBusy:
         once = cost("host", 60, site("", 9), steps=1, start=250 * MS)
         assert "first step" not in only("GAP503", profile(once)).remedy
 
-    def test_small_places_are_told_together(self) -> None:
+    def test_small_places_are_grouped(self) -> None:
         small = [cost("host", 3, site("", 50 + n), steps=6) for n in range(12)]
         large = cost("host", 30, site("", 9), steps=6)
         first, rest = find_hits("GAP503", profile(large, *small))
@@ -240,13 +240,13 @@ class TestHostBusy:
         assert rest.site is None
         assert "at 12 places" in said(rest)
 
-    def test_only_so_many_places_are_told_alone(self) -> None:
+    def test_only_a_limited_number_of_places_get_own_lines(self) -> None:
         large = [cost("host", 20 - n, site("", 50 + n), steps=6) for n in range(8)]
         hits = find_hits("GAP503", profile(*large))
         assert [hit.idle for hit in hits] == [n * MS for n in (20, 19, 18, 17, 16, 15 + 14 + 13)]
         assert hits[-1].site is None
 
-    def test_a_place_of_some_percent_is_told_alone(self) -> None:
+    def test_a_place_of_several_percent_gets_its_own_line(self) -> None:
         hits = find_hits(
             "GAP503", profile(cost("host", 30, site("", 9)), *(cost("host", 9, site("", n)) for n in (5, 6)))
         )
@@ -257,7 +257,7 @@ class TestHostBusy:
         hit = only("GAP503", profile(*(cost("host", 4, site("", 80 + n), steps=6) for n in range(9)), *free))
         assert "at 9 places" in said(hit)
 
-    def test_what_was_not_recorded_is_not_laid_to_what_was(self) -> None:
+    def test_unrecorded_time_is_not_attributed_to_recorded_events(self) -> None:
         hit = only(
             "GAP503",
             profile(cost("host", 60, site(""), steps=6), cost("host", 12, site("aten::to"), steps=6)),

@@ -146,7 +146,7 @@ def test_a_report_without_compiled_code_has_no_table_of_it() -> None:
     assert not [table for table in report(Session(), priced=False).tables if "Compiled" in table.title]
 
 
-def test_no_path_of_this_machine_is_told(session: Session) -> None:
+def test_no_path_of_this_machine_is_shown(session: Session) -> None:
     folder = str(Path(sys.prefix))
     document = report(session, priced=False)
     assert not [

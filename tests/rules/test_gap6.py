@@ -111,7 +111,7 @@ class TestExposedCommunication:
             "1 reduce_scatter in group 7, 7 ms; 2 other kinds"
         )
 
-    def test_waiting_for_peers_is_told_from_sending(self) -> None:
+    def test_waiting_for_peers_is_separated_from_sending(self) -> None:
         """The same size takes 2 ms once and 20 ms otherwise: that is no transfer."""
         series = in_each_step("all_reduce", [20], [1000])
         series = change(series, length=(2 * MS, *series.length[1:]))
@@ -129,7 +129,7 @@ class TestExposedCommunication:
         assert "arrive late" not in hit.remedy
         assert hit.evidence[2].startswith("on a single rank, waiting for a late rank looks the same")
 
-    def test_beside_other_ranks_waiting_is_told_from_transfer(self) -> None:
+    def test_with_other_ranks_waiting_is_separated_from_transfer(self) -> None:
         sizes = in_each_step("all_reduce", [2, 20, 5], [10, 1000, 77], count=2)
         hit = self.single_hit(
             profile(cost("communication", 54, site("x")), marked=steps(100, 100), collectives=(sizes,))

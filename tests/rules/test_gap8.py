@@ -93,7 +93,7 @@ def test_places_that_are_not_known_are_said_to_be() -> None:
         assert finding.place == "not known"
 
 
-def test_a_race_stands_before_what_costs_time_and_fails_a_gate() -> None:
+def test_a_race_is_listed_before_slow_code_and_fails_a_gate() -> None:
     diagnosis = report(Session(races=(READ,)))
     assert diagnosis.verdict.level == "failed"
     assert diagnosis.sentence == "Wrong numbers possible on a GPU: 1 race (train.py:12)"

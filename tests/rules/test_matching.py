@@ -287,7 +287,7 @@ def test_a_subclass_of_tensor_that_reads_by_itself_is_a_librarys_doing() -> None
     assert match_rule(wait).code == "GAP149"
 
 
-def test_a_library_that_copies_as_it_is_told_is_told() -> None:
+def test_a_library_whose_copies_have_a_setting_is_reported_with_the_setting() -> None:
     batch = lib("torch_geometric/data/data.py", "Data.to", "x.to(device, non_blocking=non_blocking)")
     assert advice('b = b.to("cuda")', batch, **H2D).startswith('`b.to("cuda", non_blocking=True)` with `b`')
     remedy = advice("trainer.run(loader)", batch, **H2D)
@@ -588,7 +588,7 @@ def test_what_an_optimizer_reads_of_its_own_is_not_the_learning_rate():
     assert "learning rate" not in unknown
 
 
-def test_a_mask_that_a_library_fills_is_not_told_of_alpha():
+def test_a_mask_filled_by_a_library_gets_no_advice_about_alpha():
     filled = {"operator": "aten::masked_fill_", "mechanism": "read"}
     assert "torch.where" in advice("engine.step()", lib("deepspeed/runtime/utils.py", "mask_nan"), **filled)
 

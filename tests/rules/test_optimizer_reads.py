@@ -115,7 +115,7 @@ def test_a_capturable_optimizer_reads_no_step_count(name):
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "Adagrad"])
-def test_nor_does_a_fused_one(name):
+def test_a_fused_update_does_not_wait(name):
     assert trained(moved, name, fused=True) == []
 
 

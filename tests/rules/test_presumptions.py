@@ -132,7 +132,7 @@ def test_advice_is_not_given_where_what_it_presumes_is_not_so(
     assert never not in advice(line, **wait)
 
 
-def test_a_factory_is_told_the_dtype_as_well() -> None:
+def test_a_factory_receives_the_dtype_as_well() -> None:
     text = advice("x = torch.randn(4).to(device, torch.float16)", **H2D)
     assert "`torch.randn(4, device=device, dtype=torch.float16)`" in text
     text = advice("x = torch.randn(4).to(device='cuda:1', dtype=half)", **H2D)
@@ -143,7 +143,7 @@ def generation(function: str, code: str) -> str:
     return advice("model.generate(x)", lib("transformers/generation/utils.py", function, code), **BOOL)
 
 
-def test_asking_after_each_token_is_told_where_it_is_done() -> None:
+def test_a_check_after_each_token_is_reported_at_its_line() -> None:
     asks = "return bool(unfinished_sequences.max() == 0)"
     assert "after each token" in generation("StopCheck.__call__", asks)
     assert "after each token" in generation("GenerationMixin._has_unfinished_sequences", "elif stop:")
@@ -280,7 +280,7 @@ def test_a_loop_is_spoken_of_where_there_is_one(tmp_path: Path) -> None:
     assert advice[14][0] == FINE
 
 
-def test_a_run_without_steps_and_loops_is_not_told_of_one(tmp_path: Path) -> None:
+def test_a_run_without_steps_or_loops_gets_no_loop_advice(tmp_path: Path) -> None:
     advice = findings(UNTRAINED, tmp_path)
     assert advice[2][0] == FINE
     assert advice[3][0] != FINE  # a piece of a loop, perhaps: reading less often may help
@@ -323,7 +323,7 @@ def test_fused_is_advised_for_optimizers_that_have_it(kind: type) -> None:
     assert advised is helps
 
 
-def test_a_subclass_is_told_by_what_it_takes() -> None:
+def test_a_subclass_is_recognized_by_its_parameters() -> None:
     class Passes(torch.optim.AdamW):
         def __init__(self, params: object, **options: object) -> None:
             super().__init__(params, **options)

@@ -132,7 +132,7 @@ def test_work_without_arguments_is_placed_by_its_row() -> None:
     assert (timeline.work.device.tolist(), timeline.work.stream.tolist()) == ([3], [13])
 
 
-def test_processes_are_told_apart() -> None:
+def test_processes_are_distinguished() -> None:
     trace = Trace()
     trace.operator("aten::mm", 0, 5)
     other = Trace(pid=5000, main=4000)

@@ -76,7 +76,7 @@ def test_half_a_flow_is_none() -> None:
     assert pairs(trace.timeline()) == []
 
 
-def test_numbers_are_told_apart_by_thread() -> None:
+def test_numbers_are_distinguished_by_thread() -> None:
     """Two threads run forward with the same numbers; backward names them by autograd's own."""
     trace = Trace()
     for thread, start, name in (

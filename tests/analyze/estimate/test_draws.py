@@ -243,7 +243,7 @@ def test_what_whole_models_have_proved():
     assert times.doubt(replace_(add(1.0), name="aten::sort")).unproven > 0.2
 
 
-def test_why_an_interval_is_wider_is_told():
+def test_the_reason_for_a_wider_interval_is_reported():
     def is_warned(entry: Entry) -> bool:
         estimate = report(session(*8 * [[entry] * 40])).estimate
         return any(
@@ -307,7 +307,7 @@ def test_a_step_with_collectives_is_in_the_middle_of_its_interval(time, exposed,
     assert (drawn_by_likely[step.likely] < step.likely).mean() == pytest.approx(0.5, abs=0.1)
 
 
-def test_all_that_may_limit_a_step_is_told_the_likeliest_first(monkeypatch):
+def test_limiters_of_a_step_are_listed_the_likeliest_first(monkeypatch):
     estimate = estimated(*[add(0.017)] * 100, host=0.4, device=0.4, monkeypatch=monkeypatch).estimate
     assert {*estimate.limiters} == {"host", "device"}
     assert sum(estimate.limiters.values()) == pytest.approx(1)

@@ -67,7 +67,7 @@ def test_a_long_stretch_of_the_host_behind_a_wait_is_what_the_wait_costs():
     assert price(priced_report).last == pytest.approx(200 * 16_000 - 200 * 2_700, rel=0.25)
 
 
-def test_waits_in_a_row_stand_in_for_each_other():
+def test_consecutive_waits_replace_each_other():
     report = report_of(add(10.0), read(0), read(1), read(2), *[add()] * 200)
     assert [finding.line.line for finding in report.findings] == [1]
     assert price(report).last == price(report).alone > 0.9 * report.estimate.prices.all
@@ -271,7 +271,7 @@ def test_a_second_emptying_in_a_row_finds_nothing_and_has_no_price(segments, tim
     assert emptying_cost([emptied(segments, times, calls)]) == emptying_cost([emptied(segments, times)])
 
 
-def test_a_cache_of_which_nothing_is_known_holds_one_segment():
+def test_a_cache_without_details_counts_as_one_segment():
     calls = CallTimes()
     assert emptying_cost([]) == calls.free + calls.malloc
     assert price(report_of(*[add()] * 100, empty())).alone >= emptying_cost([])

@@ -111,7 +111,7 @@ def test_others_of_a_family_that_the_profile_has_take_its_share(tmp_path):
     assert device == pytest.approx(10 * 900_000 + 4 * other, rel=0.01)
 
 
-def test_how_far_off_the_estimate_was_is_told(run, tmp_path):
+def test_the_error_of_the_estimate_is_reported(run, tmp_path):
     plain = report(run).estimate
     result = report(calibrated(run, profile(tmp_path / "t.json")))
     of = result.estimate

@@ -127,7 +127,7 @@ def test_the_twin_of_a_read(read, memory):
     assert len(sites(other.timeline())) == 1
 
 
-def test_blocking_copies_of_pinned_batches_are_told_as_such():
+def test_blocking_copies_of_pinned_batches_are_reported_as_such():
     trace = Trace(vendor="amd")
     trace.launch("work", 0, 4, kernel=(5, 100))
     for depth, name in enumerate(["aten::to", "aten::_to_copy", "aten::copy_"]):

@@ -143,7 +143,7 @@ class TestCollectives:
             trace.launch(GENERIC, at + 2, kernel=(at + 22, 5), stream=20)
         assert {name for name, _ in collectives_of(trace)} == {UNNAMED_COLLECTIVE, "all_gather", "broadcast"}
 
-    def test_streams_stand_for_groups_where_none_were_recorded(self) -> None:
+    def test_streams_replace_unrecorded_groups(self) -> None:
         trace = Trace()
         trace.kernel(ALL_REDUCE, 0, 5, stream=20)
         trace.kernel(ALL_REDUCE, 10, 5, stream=24)

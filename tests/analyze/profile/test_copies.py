@@ -139,7 +139,7 @@ def test_the_headline_of_its_pinned_twin():
     assert copies.measured
 
 
-def test_both_directions_are_told():
+def test_both_directions_are_reported():
     report = report_of(bench(H100, 5, [50 * MB], (9.0, 6.0), False, back=[50 * MB]))
     assert "to the CPU pageable, 6 of 50 GB/s; to the GPU pageable, 9 of 50 GB/s" in report.verdict.sentence
     assert [change.what for change in report.verdict.do_first][:2] == [

@@ -65,7 +65,7 @@ def test_a_whole_profile_is_complete() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3, 30])
-def test_below_95_percent_of_the_records_nothing_is_told(lost: int) -> None:
+def test_below_95_percent_of_the_records_no_verdict_is_given(lost: int) -> None:
     numbers = iter(range(1000))
     profile = profile_of(launches(), lambda event: category(event) != "kernel" or next(numbers) % 40 >= lost)
     missing = {gap.kind: (gap.seen, gap.of) for gap in profile.coverage.missing}
@@ -208,7 +208,7 @@ def test_a_piece_that_was_written_twice_changes_nothing() -> None:
     assert any("there twice" in note for note in twice.notes)
 
 
-def test_launches_without_any_work_are_told_from_a_profile_of_the_cpu() -> None:
+def test_launches_without_work_are_distinguished_from_a_cpu_profile() -> None:
     with pytest.raises(UnreadableInput, match="has no GPU work but 40 launches"):
         profile_of(launches(), lambda event: category(event) != "kernel")
     document = launches().document()
@@ -633,7 +633,7 @@ def test_a_pause_of_seconds_within_the_profilers_own_mark_is_none_in_the_evidenc
     assert profile_of(trace, lambda event: category(event) != "Trace").coverage.contradictory
 
 
-def test_the_profiler_may_take_long_to_begin_where_its_first_event_is_there() -> None:
+def test_a_slow_profiler_start_is_accepted_if_its_first_event_is_recorded() -> None:
     document = varied().document()
     (mark,) = (event for event in document["traceEvents"] if category(event) == "Trace")
     mark["ts"] -= 8000

@@ -111,7 +111,7 @@ def test_without_shapes_there_is_nothing() -> None:
     assert build_profile(trace.timeline()).efficiency is None
 
 
-def test_the_tables_stand_in_every_format() -> None:
+def test_every_format_has_the_tables() -> None:
     result = report([build_profile(trace().timeline())])
     tables = [table for table in result.tables if "roof" in str(table.columns)]
     assert [table.shown for table in tables] == [0, 0]

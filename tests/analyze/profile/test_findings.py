@@ -80,7 +80,7 @@ def test_one_place_is_one_finding():
     assert in_profiles[0].library_stack == (model,)
 
 
-def test_without_lines_the_place_is_told():
+def test_without_lines_the_place_is_named():
     cost = msgspec.structs.replace(wait(20 * MS, 40 * MS), place="aten::item in forward")
     in_profile = find_in_profiles([profile_of(cost)])[0]
     assert (in_profile.line, in_profile.place) == (None, "aten::item in forward")

@@ -111,7 +111,7 @@ def test_nothing_is_drawn_unasked():
     assert build_profile(training().timeline()).lanes is None
 
 
-def test_a_small_profile_is_told_in_full(profile):
+def test_a_small_profile_is_drawn_in_full(profile):
     lanes, timeline = profile.lanes, training(steps=5).timeline()
     assert lanes is not None
     assert [window.finest for window in lanes.windows] == [0]
@@ -190,7 +190,7 @@ def test_many_spans_become_few_boxes_and_places_worth_a_look_stay_fine():
     assert sum(sum(row.count) for row in rows(lanes, "stream")) == work
 
 
-def test_utilization_is_told_in_parts(profile):
+def test_utilization_is_drawn_in_intervals(profile):
     lanes = profile.lanes
     assert lanes is not None
     assert all(0 <= busy <= 100 for busy in lanes.busy)

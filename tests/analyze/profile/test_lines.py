@@ -65,7 +65,7 @@ def test_the_line_from_frames_or_from_call_stacks(dialect):
 
 
 @pytest.mark.parametrize("dialect", ["new", "middle"])
-def test_backward_is_told_by_the_line_of_forward(dialect):
+def test_backward_is_attributed_to_the_line_of_forward(dialect):
     timeline = training(dialect).timeline()
     place = PlaceIndex(timeline).place(row_of(timeline, "AddmmBackward0"))
     assert place.node == "AddmmBackward0"

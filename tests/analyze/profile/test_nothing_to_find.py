@@ -61,7 +61,7 @@ def test_copies_out_of_pinned_memory_are_no_waits() -> None:
     assert "GAP302" not in {finding.code for finding in report.findings}
 
 
-def test_long_waits_of_a_busy_gpu_are_told_to_be_free() -> None:
+def test_long_waits_for_a_busy_gpu_are_called_free() -> None:
     report = reported(gpu_bound(read=True))
     (finding,) = (finding for finding in report.findings if finding.code.startswith("GAP1"))
     assert finding.code == "GAP101"

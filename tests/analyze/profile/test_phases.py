@@ -123,7 +123,7 @@ def test_recomputation_belongs_to_backward() -> None:
     assert phases["forward"][:2] == (30, 35)
 
 
-def test_operators_that_stand_bare_on_the_thread_of_autograd_are_backward() -> None:
+def test_operators_without_a_node_on_the_autograd_thread_are_backward() -> None:
     trace = iteration()
     trace.operator("aten::as_strided", 142, 4, thread=AUTOGRAD)
     assert times(trace.timeline())["backward"][0] == 40

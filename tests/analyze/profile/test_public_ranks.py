@@ -49,7 +49,7 @@ def ends(some: list[list[Profile]]) -> set[tuple[str, ...]]:
     return {tuple(next(n for n in names if f"{n}." in report.path) for report in run) for run in some}
 
 
-def test_three_runs_and_single_processes_are_told_apart(mixed: list[Profile]) -> None:
+def test_three_runs_and_single_processes_are_separated(mixed: list[Profile]) -> None:
     assert ends(group_runs(mixed)) == {DLRM, TWO, FOUR, *((name,) for name in SINGLE)}
 
 

@@ -99,7 +99,7 @@ def test_lines_of_call_stacks_are_exact_and_get_their_text():
     assert resolved_site(moved, stacks="call-stack") == moved
 
 
-def test_backward_is_told_by_what_forward_called():
+def test_backward_is_attributed_to_the_forward_call():
     helper = SourceLine("lib/x.py", 1, "helper", library="lib")
     site = Site(
         operator="aten::item", mechanism="read", node="SumBackward0", forward=(helper, TRAIN), stack=()
@@ -120,7 +120,7 @@ def test_backward_is_told_by_what_forward_called():
         "assert x",
     ],
 )
-def test_a_condition_is_told_only_where_nothing_else_asks(other):
+def test_a_condition_is_reported_only_if_nothing_else_reads_it(other):
     alone = "def train(x):\n    if x:\n        pass\n"
     site = wait("aten::_local_scalar_dense", "Tensor.__bool__", SourceLine("train.py", 1, "train"))
     assert resolved_site(site, alone).line.line == 2

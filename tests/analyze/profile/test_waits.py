@@ -82,7 +82,7 @@ def test_a_synchronization_of_the_device():
     assert match_rule(site).code == "GAP130"
 
 
-def test_hip_is_told_in_the_words_of_cuda():
+def test_hip_calls_are_reported_in_cuda_terms():
     trace = Trace(vendor="amd")
     trace.launch("work", 0, 4, kernel=(5, 100))
     trace.wait(10, 95, stream=False)
@@ -132,7 +132,7 @@ def test_small_pageable_copies_to_the_device_are_staged_and_wait_for_nothing(siz
     assert len(sites(trace)) == waits
 
 
-def test_the_profilers_own_synchronization_is_told_by_who_called_it():
+def test_the_profilers_own_synchronization_is_recognized_by_its_caller():
     trace = Trace()
     trace.frame("train.py(3): train", 0, 2000)
     trace.launch("work", 1, 4, kernel=(6, 100))

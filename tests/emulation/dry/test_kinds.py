@@ -33,7 +33,7 @@ class Sizes(TorchDispatchMode):
 
 
 @given(st.lists(st.integers(0, 4), max_size=3))
-def test_what_is_made_afresh_is_as_large_as_told(size: list[int]) -> None:
+def test_new_tensors_have_the_stated_size(size: list[int]) -> None:
     with Emulator(dry=True) as emulator:
         values = emulator.core.values
     with Sizes(values) as sizes:

@@ -57,7 +57,7 @@ def test_answers_are_those_of_torch(a: bool, b: bool, number: int, shape: list[i
         assert answer(*given_to) == getattr(real, name)(*given_to), name
 
 
-def test_nothing_stands_there_afterwards(monkeypatch: pytest.MonkeyPatch, symbols) -> None:
+def test_the_folder_is_empty_afterwards(monkeypatch: pytest.MonkeyPatch, symbols) -> None:
     monkeypatch.delitem(sys.modules, SYMBOLS)
     with plain.plain_sizes():
         assert sys.modules[SYMBOLS] is not symbols

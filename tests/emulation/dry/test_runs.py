@@ -72,7 +72,7 @@ def test_what_was_assumed_is_saved_with_the_session(tmp_path):
     assert any(table.title.startswith("Assumed") for table in restored_report.tables)
 
 
-def test_the_same_run_is_told_the_same():
+def test_the_same_run_gives_the_same_report():
     sentences = []
     for _ in range(2):
         with gapless.emulate(dry=True):
@@ -405,7 +405,7 @@ def test_data_read_into_large_memory_is_data(dry, tmp_path):
     assert not any("without values" in note for note in dry.session.notes)
 
 
-def test_calls_that_are_not_told_without_values_keep_nothing_alive(dry):
+def test_calls_unrecorded_without_values_keep_nothing_alive(dry):
     """What such a call said is remembered, and not the frames and tensors of who made it."""
     numbers = torch.randint(0, 500, (2, 3000), device="cuda")
     factor = torch.sparse_coo_tensor(numbers, torch.ones(3000, device="cuda"), (500, 500))

@@ -137,7 +137,7 @@ def test_parts_of_a_network_and_graphs_that_share_a_pool(emulator: Emulator) -> 
     assert emulator.session().graphs == ()
 
 
-def test_a_generator_goes_on_where_it_stands(emulator: Emulator) -> None:
+def test_a_generator_continues_from_its_position(emulator: Emulator) -> None:
     generator = torch.Generator("cuda").manual_seed(7)
     expected = [torch.rand(3, device="cuda", generator=generator).tolist() for _ in range(4)]
     generator.manual_seed(7)
@@ -244,7 +244,7 @@ def test_a_graph_kept_is_instantiated_and_dumped(emulator: Emulator, tmp_path: A
         graph.replay()
 
 
-def test_a_hook_sees_the_graph_while_its_nodes_are_there(emulator: Emulator, tmp_path: Any) -> None:
+def test_a_hook_sees_the_graph_while_its_nodes_exist(emulator: Emulator, tmp_path: Any) -> None:
     if VERSION < (2, 14):
         pytest.skip(f"torch 2.{VERSION[1]} lacks hooks of graphs, which are there since 2.14")
     graph, x = torch.cuda.CUDAGraph(), torch.ones(2, device="cuda")

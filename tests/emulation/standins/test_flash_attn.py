@@ -282,7 +282,7 @@ def test_dropout_keeps_its_mask_for_the_backward_pass() -> None:
 # -- padding -------------------------------------------------------------------------------------------
 
 
-def test_padding_comes_off_and_on_again(recorded: Any) -> None:
+def test_padding_is_removed_and_restored(recorded: Any) -> None:
     hidden = torch.randn(3, 5, 2, 4, device="cuda", requires_grad=True)
     mask = (torch.arange(5)[None] < torch.tensor([5, 0, 3])[:, None]).to("cuda")
     before = recorded.waits()

@@ -38,7 +38,7 @@ def test_layers_are_torchs() -> None:
         layers.Linear(8, 2, tp_size=2)
 
 
-def test_a_model_trains_with_its_optimizer_and_fp8_is_told_to_have_no_effect() -> None:
+def test_a_model_trains_and_fp8_is_reported_to_have_no_effect() -> None:
     with gapless.emulate("H100") as emulation:
         te = importlib.import_module("transformer_engine.pytorch")
         recipe = importlib.import_module("transformer_engine.common.recipe")
