@@ -284,7 +284,7 @@ class Given:
 
     def __init__(self, monkeypatch, **parts) -> None:
         self.parts, self.asked = parts, list[str]()
-        monkeypatch.setattr(room._LoaderMeasurement, "_measure", self._measure)
+        monkeypatch.setattr(room._LoaderMeasurement, "measure_part", self.measure_part)
         monkeypatch.setattr(
             room, "measure_machine", lambda start, seconds: self._part_result("cores", Machine(allowed=2))
         )
@@ -296,7 +296,7 @@ class Given:
             raise result
         return result
 
-    def _measure(self, part, kind, work, look=None, patience=0.0):
+    def measure_part(self, part, kind, work, look=None, patience=0.0):
         if part == "begin":  # it leads to nothing that is run
             return kind()
         return self._part_result(part, [] if part == "lines" else Seen())
@@ -370,9 +370,9 @@ def test_results_until_ctrl_c_are_reported(monkeypatch, parts, at, begins):
 
     def measure(self, part, kind, work, look=None, patience=0.0):
         self.part = part
-        return fixed_times._measure(part, kind, work)
+        return fixed_times.measure_part(part, kind, work)
 
-    monkeypatch.setattr(room._LoaderMeasurement, "_measure", measure)
+    monkeypatch.setattr(room._LoaderMeasurement, "measure_part", measure)
     diagnosis = diagnose(DataLoader(Items(800), batch_size=8), 20, 0.02)
     assert diagnosis.interrupted == at
     assert diagnosis.sentence.startswith(begins)

@@ -358,17 +358,15 @@ def test_computing_processes_are_recognized_by_their_allowed_cores(tmp_path):
 STAT = "cpu  9 9 9 9 9 9 9 9\ncpu0 {} 0 10 500 7 0 0 {} 0 0\ncpu999 900 0 0 0 0 0 0 900 0 0\n"
 
 
-def test_others_are_what_is_used_and_not_our_own(monkeypatch, tmp_path):
+def test_other_load_is_the_used_time_without_our_own(monkeypatch, tmp_path):
     """Two seconds of one core, of which half is ours; and what a hypervisor kept of it."""
     stat_file, now = tmp_path / "stat", [0.0]
-    monkeypatch.setattr(machine, "_STAT_FILE", stat_file)
-    monkeypatch.setattr(machine._used_and_stolen, "__defaults__", (stat_file,))
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0}, raising=False)
     monkeypatch.setattr(machine.os, "sysconf", lambda name: 100)
     monkeypatch.setattr(machine.time, "perf_counter", lambda: now[0])
     own = [5.0]
     stat_file.write_text(STAT.format(100, 20))
-    other_load = OtherLoad(lambda: own[0])
+    other_load = OtherLoad(lambda: own[0], stat_file)
     now[0] = 0.05
     assert (other_load.cores(), other_load.stolen()) == (-1.0, 0.0)  # too soon to say
     now[0], own[0] = 2.0, 6.0
@@ -377,7 +375,7 @@ def test_others_are_what_is_used_and_not_our_own(monkeypatch, tmp_path):
     own[0] = 60.0
     assert other_load.cores() == 0.0
     stat_file.unlink()
-    assert OtherLoad(lambda: 0.0).cores() == -1.0
+    assert OtherLoad(lambda: 0.0, stat_file).cores() == -1.0
 
 
 def test_what_a_group_of_processes_used(tmp_path):
@@ -400,6 +398,5 @@ def test_how_often_the_cores_slowed_down_for_heat(tmp_path):
     assert count_throttling(tmp_path / "nowhere") == 0
 
 
-def test_a_machine_that_tells_nothing_has_nobody_beside(monkeypatch):
-    monkeypatch.setattr("gapless.loading.machine._used_seconds", lambda: -1.0)
-    assert measure_other_load(4, 0.01) == 0
+def test_without_processor_times_the_other_load_counts_as_0(tmp_path):
+    assert measure_other_load(4, 0.01, tmp_path / "absent") == 0

@@ -46,19 +46,19 @@ def measure_machine(start: str, seconds: float = 0.0) -> Machine:
     )
 
 
-def measure_other_load(count: int, seconds: float) -> float:
+def measure_other_load(count: int, seconds: float, stat: Path = _STAT_FILE) -> float:
     """Return how many other processes compute on this process's cores, averaged over `seconds`; 0 if unknown.
 
     That is the processor time used while this process sleeps. If the cores are fully busy, processes started
     here measure what share of them they get.
     """
-    before, own = _used_seconds(), time.process_time()
+    before, own = _used_seconds(stat), time.process_time()
     if before < 0:
         return 0.0
     begin = time.perf_counter()
     time.sleep(seconds / 2)
     passed = time.perf_counter() - begin
-    used = max((_used_seconds() - before - (time.process_time() - own)) / passed, 0.0)
+    used = max((_used_seconds(stat) - before - (time.process_time() - own)) / passed, 0.0)
     if used < _FULL_LOAD * count or not hasattr(os, "fork"):
         return round(used, 2) if used > _NO_LOAD else 0.0
     got = sum(
@@ -106,13 +106,13 @@ class OtherLoad:
     """The load of other programs on this process's cores since creation.
 
     `own` returns the seconds of processor time that do not count: by default this process and its ended
-    children.
+    children. `stat` is the file of processor times.
     """
 
-    def __init__(self, own: Callable[[], float] | None = None) -> None:
-        self._own = own or _own_seconds
+    def __init__(self, own: Callable[[], float] | None = None, stat: Path = _STAT_FILE) -> None:
+        self._own, self._stat = own or _own_seconds, stat
         self._began = time.perf_counter()
-        self._used, self._kept = _used_and_stolen()
+        self._used, self._kept = _used_and_stolen(stat)
         self._had, self._hot = self._own(), count_throttling()
 
     def cores(self) -> float:
@@ -120,13 +120,13 @@ class OtherLoad:
         passed = time.perf_counter() - self._began
         if self._used < 0 or passed < _MIN_SECONDS:
             return -1.0
-        return max((_used_and_stolen()[0] - self._used - (self._own() - self._had)) / passed, 0.0)
+        return max((_used_and_stolen(self._stat)[0] - self._used - (self._own() - self._had)) / passed, 0.0)
 
     def stolen(self) -> float:
         """Return the average number of cores kept by the hypervisor."""
         passed = time.perf_counter() - self._began
         return (
-            max(_used_and_stolen()[1] - self._kept, 0.0) / passed
+            max(_used_and_stolen(self._stat)[1] - self._kept, 0.0) / passed
             if self._used >= 0 and passed >= _MIN_SECONDS
             else 0.0
         )

@@ -149,7 +149,7 @@ class _LoaderMeasurement:
         self.machine = self._measure_cores()
         self.fetch = self._measure_items()
         if self.fetch.item / 1e9 < self._seconds("lines"):
-            self.hot = self._measure("lines", list[HotLine], self._find_hot_lines, note_time)
+            self.hot = self.measure_part("lines", list[HotLine], self._find_hot_lines, note_time)
         self.begin = self._measure_begin(self.fetch)
         problem = explain_unpicklable(self.loader)
         if problem:
@@ -236,7 +236,7 @@ class _LoaderMeasurement:
     def _left(self) -> float:
         return self.budget - (time.monotonic() - self.began)
 
-    def _measure(
+    def measure_part(
         self,
         part: str,
         kind: Any,
@@ -266,7 +266,7 @@ class _LoaderMeasurement:
             return measure_items(self.loader, seconds, tell)
 
         try:
-            fetch = self._measure(
+            fetch = self.measure_part(
                 "items", Fetch, work, blocked, max(_MAX_BUDGETS * self.budget, _MIN_PATIENCE_SECONDS)
             )
         except Stopped as stopped:
@@ -294,9 +294,9 @@ class _LoaderMeasurement:
         if 8 * fetch.wall > seconds * 1e9:
             return Begin()
         try:
-            begin: Begin = self._measure("begin", Begin, lambda tell: measure_begin(self.loader))
+            begin: Begin = self.measure_part("begin", Begin, lambda tell: measure_begin(self.loader))
             if self.machine.start != "fork" and forked.can_fork():
-                start = self._measure(
+                start = self.measure_part(
                     "begin", float, lambda tell: measure_forked_start(self.loader, fetch, begin)
                 )
                 begin = msgspec.structs.replace(begin, forked=start)
@@ -314,7 +314,7 @@ class _LoaderMeasurement:
             )
             return None
         try:
-            transfer: Transfer = self._measure(
+            transfer: Transfer = self.measure_part(
                 "workers",
                 Transfer,
                 lambda tell: measure_transfer(self.loader, fetch, seconds, tell, skip=self.skip),
@@ -350,7 +350,7 @@ class _LoaderMeasurement:
                 return run_loop(make, setting, demand.step, demand.busy, seconds, tell)
 
         try:
-            run: Seen = self._measure(part, Seen, work)
+            run: Seen = self.measure_part(part, Seen, work)
         except LoaderError as error:
             self.remarks.append(f"under num_workers={workers} {error}")
             return None
