@@ -606,7 +606,7 @@ class TestSessions:
         assert (comparison.per, comparison.length.before) == ("run", 76)
         assert "after took no training step: the syncs of the whole runs are compared" in comparison.notes
 
-    def test_what_is_hard_to_compare_is_said(self):
+    def test_obstacles_to_a_comparison_are_reported(self):
         other = self.run(1, script=("eval.py",), environment=Environment(device="Tesla T4", torch="2.4"))
         notes = " ".join(compare_reports(("a", self.run(1)), ("b", other)).notes)
         assert "two different scripts" in notes

@@ -138,7 +138,7 @@ def quiet() -> Progress:
 @pytest.mark.parametrize(
     ("explicit", "peak", "says"), [(True, 0, "`--values`"), (False, 1 << 50, "1,024 TiB")]
 )
-def test_it_is_not_run_again_where_that_was_not_wanted_or_takes_too_much_memory(
+def test_a_failed_dry_run_is_not_repeated_if_unwanted_or_too_large(
     explicit: bool, peak: int, says: str
 ) -> None:
     again = Never([], ["train.py"])

@@ -120,7 +120,7 @@ def test_a_profile_from_the_beginning_is_replayed(seed):
     assert "a replay of what the profile shows" in memory_report.notes[-1]
 
 
-def test_what_was_there_before_stays_one_piece():
+def test_memory_from_before_the_recording_stays_one_block():
     profiled = Profiled()
     profiled.recording = False
     for name, size in (("a", 30), ("b", 40), ("c", 50)):

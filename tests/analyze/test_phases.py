@@ -150,7 +150,7 @@ def test_what_the_source_knows_of_the_period_is_told_of_one():
     assert "64 more at each rollout (every 16 steps)" in document.sentence
 
 
-def test_what_was_not_reached_is_named():
+def test_phases_not_reached_are_named():
     at = SourceLine("/work/train.py", 80)
     phases = (Recurrence(name="evaluation", every=500, line=at),)
     document = report(play(1, 12).session(phases=phases, ending=Ending(how="enough-steps")), read)

@@ -18,7 +18,7 @@ def fails() -> tuple[float, float]:
     raise AssertionError("it was measured again")
 
 
-def test_it_is_measured_once_and_kept(tmp_path):
+def test_the_host_speed_is_measured_once_and_cached(tmp_path):
     file = tmp_path / "deep" / "host.json"
     first = host_speed.host_speed(lambda: (0.8 * USUAL, 1.0), file)
     assert (first.factor, first.measured, first.cpu) == (0.8, True, host_speed.processor())

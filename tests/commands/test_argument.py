@@ -16,7 +16,7 @@ NAMES = st.from_regex(r"-{0,2}[a-z][a-z0-9_.-]{0,12}=?", fullmatch=True)
 
 
 @given(NAMES, st.integers(0, 9999), st.integers(0, 9999), st.integers(1, 99))
-def test_what_is_written_is_read(name: str, least: int, more: int, by: int) -> None:
+def test_written_arguments_are_read(name: str, least: int, more: int, by: int) -> None:
     most = least + more
     assert parse(f"{name}:{least}..{most}") == ArgumentRange(name, least, most)
     assert parse(f"{name}:{least}..{most}:{by}") == ArgumentRange(name, least, most, by)

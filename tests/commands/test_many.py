@@ -93,7 +93,7 @@ def test_a_process_that_is_killed_costs_its_file_only(files: Callable[..., list[
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_what_was_in_the_works_when_a_process_was_killed_is_tried_again_alone(
+def test_files_of_a_killed_process_are_retried_alone(
     files: Callable[..., list[str]],
 ) -> None:
     paths = files("1", "killed", "1")

@@ -148,7 +148,7 @@ def test_several_devices(capsys, tmp_path):
     assert err == "gapless: nothing was recorded for device 5: there is 0, 1\n"
 
 
-def test_what_is_no_snapshot(capsys, tmp_path):
+def test_other_files_are_no_snapshot(capsys, tmp_path):
     path = tmp_path / "x.pickle"
     path.write_bytes(b"nothing")
     status, out, err = run(capsys, path)
@@ -181,7 +181,7 @@ def test_sizes(text, size):
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1GiB", "1 2", "1XB"])
-def test_what_is_no_size(text):
+def test_malformed_sizes_are_refused(text):
     with pytest.raises(UsageError, match="is not a size"):
         parse_size(text)
 

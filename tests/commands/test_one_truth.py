@@ -121,7 +121,7 @@ class TestItFindsWhatIsWrong:
             Report(verdict=Verdict(sentence=""), steps=steps, estimate=estimate, findings=(wait,)), [late]
         )
 
-    def test_it_is_right_as_it_stands(self):
+    def test_a_correct_report_has_no_contradictions(self):
         report = self.report()
         assert contradictions(report) == []
         assert {number.name for number in numbers_in(renderer("text")(report, WIDE))} > {

@@ -79,7 +79,7 @@ def test_a_measurement_in_a_session(capsys, starved, tmp_path):
         ('{"format": "gapless-loader", "version": 99}', "is a diagnosis of version 99"),
     ],
 )
-def test_what_is_no_measurement(capsys, tmp_path, text, said):
+def test_other_files_are_no_measurement(capsys, tmp_path, text, said):
     path = tmp_path / "other.json"
     path.write_text(text)
     status, out, err = run(capsys, "--loader", path, "trace.json")

@@ -92,7 +92,7 @@ def test_afterwards_nothing_is_left() -> None:
 
 
 @given(st.text(max_size=20))
-def test_what_is_no_change_is_refused(text: str) -> None:
+def test_malformed_changes_are_refused(text: str) -> None:
     try:
         classes, none = parse([text])
     except UsageError:

@@ -227,7 +227,7 @@ def test_the_cache_that_is_emptied_is_marked(emulator: Emulator) -> None:
     assert EMPTY in memory_run(emulator).action
 
 
-def test_it_survives_being_saved(emulator: Emulator) -> None:
+def test_recorded_memory_survives_saving(emulator: Emulator) -> None:
     train()
     session = emulator.session()
     assert decode(encode(session)).memory == session.memory

@@ -71,7 +71,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("read", [read_whole, lambda path: read_beginning(path, 10), open_rereadable])
-def test_what_is_no_file_is_refused_in_one_line(tmp_path, name, read):
+def test_a_path_that_is_no_file_is_refused_in_one_line(tmp_path, name, read):
     make, message = REFUSED[name]
     with pytest.raises(UnreadableInput, match=message) as raised:
         read(make(tmp_path))
@@ -84,7 +84,7 @@ def test_a_loop_of_links(tmp_path):
         read_whole(tmp_path / "loop")
 
 
-def test_what_is_too_large_to_be_read_as_a_whole(tmp_path, monkeypatch):
+def test_files_too_large_to_read_whole_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_WHOLE_BYTES", 100)
     (tmp_path / "file").write_bytes(DATA)
     with pytest.raises(UnreadableInput, match="too large"):
@@ -103,7 +103,7 @@ class TestSource:
             with pytest.raises(OSError, match="no such file"):
                 source_text(path)
 
-    def test_it_is_no_larger_than_source_is(self, tmp_path, monkeypatch):
+    def test_a_python_file_may_not_exceed_the_limit_of_source(self, tmp_path, monkeypatch):
         monkeypatch.setattr(files, "_MAX_SOURCE_BYTES", 100)
         (tmp_path / "a.py").write_bytes(DATA)
         with pytest.raises(OSError, match="too large"):

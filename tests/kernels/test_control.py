@@ -187,7 +187,7 @@ def test_a_loop_without_an_end_is_left() -> None:
         run(body, [1, 1], budget=10**6)
 
 
-def test_what_is_not_known_is_said_before_anything_is_written() -> None:
+def test_unsupported_code_is_refused_before_anything_is_written() -> None:
     body = """
     tt.store %po, %x : !tt.ptr<i32>
     %y = tt.something_new %x : i32

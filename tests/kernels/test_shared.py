@@ -166,7 +166,7 @@ def test_what_is_read_and_written_are_arguments_not_rooms() -> None:
     assert (kernel.touched.read, kernel.touched.written, kernel.touched.lost) == ({0}, {1}, False)
 
 
-def test_what_is_not_known_of_gluon_is_named() -> None:
+def test_unsupported_gluon_operations_are_named() -> None:
     body = [PUT, f"%t = ttng.tmem_alloc %x0 : ({BLOCK}) -> !ttg.memdesc<8x16xf32, #tmem, mutable>"]
     with pytest.raises(Unsupported, match=r"ttng\.tmem_alloc"):
         run([torch.zeros(8, 16)], [], body)

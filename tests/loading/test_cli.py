@@ -344,6 +344,6 @@ def test_times(text, value):
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "3 hours", "s"])
-def test_what_is_no_time(text):
+def test_malformed_times_are_refused(text):
     with pytest.raises(UsageError, match="is not a time"):
         seconds(text)

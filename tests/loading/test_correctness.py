@@ -208,7 +208,7 @@ FINE = {
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_what_is_right_is_left_alone(name: str) -> None:
+def test_correct_loaders_have_no_mistakes(name: str) -> None:
     make, settings = FINE[name]
     verification = loading.verify(make(), **settings)
     assert not verification.mistakes, str(verification)
@@ -349,7 +349,7 @@ def test_however_items_are_divided_nothing_is_repeated_or_lost(drawn: Any) -> No
 
 
 @given(divided(), st.data())
-def test_what_is_missing_is_counted(drawn: Any, data: st.DataObject) -> None:
+def test_missing_items_are_counted(drawn: Any, data: st.DataObject) -> None:
     count, parts = drawn
     gone = data.draw(st.sets(st.integers(0, count - 1)))
     left = [[[item for item in part if item not in gone] for part in rank] for rank in parts]

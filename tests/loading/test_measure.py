@@ -143,7 +143,7 @@ def test_collating_is_timed_apart_from_items():
     assert fetch.cpu == 11 * MS
 
 
-def test_it_stops_when_its_time_is_over():
+def test_a_measurement_stops_when_its_time_is_over():
     clock = FakeClock()
     dataset = Items(10_000, lambda index: clock.pass_by(wait=100))
     fetch = measure_items(DataLoader(dataset, batch_size=5), 1.0, nothing, clock=clock)

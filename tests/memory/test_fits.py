@@ -25,7 +25,7 @@ def asking(*sizes: int, settings: str = "", limit: int = 1024 * MIB) -> MemoryRu
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=12))
-def test_it_is_what_the_report_says(sizes: list[int]) -> None:
+def test_fits_agrees_with_the_report(sizes: list[int]) -> None:
     run = asking(*sizes)
     fit, memory_report = fits(run), report(run)
     assert fit.fits == (memory_report.lack is None)

@@ -41,7 +41,7 @@ def test_what_the_last_step_holds_is_no_growth():
     assert find_growth(run(12, lambda step: 0)) == ()
 
 
-def test_what_is_made_once_is_no_growth():
+def test_a_single_allocation_is_no_growth():
     assert find_growth(run(12, lambda step: 5 if step < 2 else 0)) == ()
 
 
@@ -50,7 +50,7 @@ def test_what_every_third_step_leaves_is_growth():
     assert (growth.line, growth.bytes, growth.tensors, growth.steps, growth.every) == (KEPT, MIB, 1.0, 4, 3)
 
 
-def test_it_lasts_as_many_steps_as_growth_of_every_step():
+def test_growth_every_few_steps_lasts_as_long_as_growth_every_step():
     seldom = report(
         run(12, lambda step: step % 3 == 0, 3 * MIB), ReportOptions(capacity=1024 * MIB, total=1024 * MIB)
     )
@@ -64,7 +64,7 @@ def test_it_lasts_as_many_steps_as_growth_of_every_step():
     [(0, 1, 5, 11), (3, 4, 9), (2, 3), (9, 11), (2, 6), (4,), (0, 4), (0, 2, 4), (1, 2, 3)],
     ids=str,
 )
-def test_what_comes_without_a_rhythm_or_stops_is_no_growth(steps: tuple[int, ...]):
+def test_irregular_or_ended_allocations_are_no_growth(steps: tuple[int, ...]):
     assert find_growth(run(12, lambda step: step in steps)) == ()
 
 

@@ -29,7 +29,7 @@ monotone = st.builds(
 
 
 @given(monotone, st.integers(0, 60), st.integers(0, 300), st.integers(1, 9))
-def test_it_is_the_largest_where_larger_values_need_more(needs, least, more, by) -> None:
+def test_the_largest_fitting_value_is_found_if_memory_rises_with_it(needs, least, more, by) -> None:
     values = range(least, least + more + 1, by)
     fitting = [value for value in values if needs(value) <= HAS]
     largest_value, search_result = search(needs, least, least + more, by)

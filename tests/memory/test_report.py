@@ -202,7 +202,7 @@ def test_the_better_settings_are_advised_with_numbers():
     assert "less reserved" in memory_report.advice
 
 
-def test_it_is_said_when_nothing_helps():
+def test_a_report_says_when_no_setting_helps():
     recorder = Recorder()
     recorder.alloc(0, 40 * MIB)
     memory_report = report(recorder.run(), ReportOptions(search=True))
@@ -235,7 +235,7 @@ def test_invalid_settings_are_refused_before_anything_is_tried():
     assert tried == []
 
 
-def test_what_has_no_effect_is_said():
+def test_ineffective_settings_are_reported():
     run, where = growing(), TrialConditions()
     assert "has no effect" in attempt(run, "garbage_collection_threshold:0.5", where).note
     assert "no effect" in attempt(run, "pinned_use_background_threads:True", where).note
@@ -377,7 +377,7 @@ def test_saved_and_read_again(tmp_path):
         ),
     ],
 )
-def test_what_is_no_saved_run_is_refused(data, said):
+def test_other_files_are_refused_as_saved_runs(data, said):
     with pytest.raises(UnreadableInput) as caught:
         model.decode(data, "it")
     assert said in str(caught.value)

@@ -73,7 +73,7 @@ def test_requests_without_what_came_of_them():
     assert (recorded_run.recorded.mallocs, recorded_run.recorded.peak_reserved) == (1, 20 * MIB)
 
 
-def test_what_was_there_before_is_found_by_going_back():
+def test_earlier_memory_is_found_by_replaying_backwards():
     # Recording begins with two blocks in use. One is freed; what it takes is asked for again, and more.
     recorded_run = run(
         [
@@ -469,7 +469,7 @@ def test_nothing_is_imported_by_an_extension_either():
         (b"<html>MemoryViz</html>", "is not a pickle"),
     ],
 )
-def test_what_is_no_snapshot_is_refused_in_one_line(data, said):
+def test_other_files_are_refused_as_snapshots_in_one_line(data, said):
     with pytest.raises(UnreadableInput) as caught:
         read_bytes(data, "s.pickle")
     assert said in str(caught.value)

@@ -31,7 +31,7 @@ def test_on_the_cpu_the_others_raise_at_the_next_reduction(ranks):
         assert without["compute"].endswith("0 to 2 (in another process)"), case
 
 
-def test_it_is_said_once_and_is_gone_with_a_reset(ranks):
+def test_bad_labels_are_reported_once_and_cleared_by_reset(ranks):
     for errors_of_cases in ranks:
         for case, errors in errors_of_cases.items():
             assert (errors["again"], errors["after reset"]) == ("", ""), case

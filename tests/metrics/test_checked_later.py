@@ -66,7 +66,7 @@ def test_the_update_is_the_first_that_met_one(sizes, at):
 
 @pytest.mark.parametrize("task", ["binary", "multilabel", "multiclass"])
 @pytest.mark.parametrize("ignored", [None, -1, 255])
-def test_what_is_bad_does_not_count(task, ignored):
+def test_bad_values_do_not_count(task, ignored):
     """Nor is what is ignored bad."""
     classes, rows = {"binary": 1, "multilabel": 3, "multiclass": 3}[task], 40
     options = {} if task == "binary" else {"num_labels" if task == "multilabel" else "num_classes": classes}

@@ -206,7 +206,7 @@ def test_on_a_gpu_nothing_waits():
         same(ours.compute().cpu(), theirs.compute())
 
 
-def test_what_has_no_counterpart_is_refused():
+def test_metrics_without_a_counterpart_are_refused():
     with pytest.raises(ValueError, match="do not keep the same statistics"):
         metrics.torchmetrics_states(metrics.TokenAccuracy())
 

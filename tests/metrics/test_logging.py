@@ -134,7 +134,7 @@ def test_names_of_what_is_inside():
     assert logger.rows == [{"value": 2}, whole, {"a/b": 1}]
 
 
-def test_what_is_too_large_is_left_out_and_said_once():
+def test_values_too_large_to_log_are_left_out_and_reported_once():
     logger = Kept(4)
     with pytest.warns(UserWarning, match="matrix has 9 elements and is not logged: Kept takes at most 4"):
         logger(1, {"matrix": torch.zeros(3, 3), "loss": 1.0})

@@ -35,7 +35,7 @@ def test_rows_beyond_the_capacity_are_ignored_and_reported():
 
 
 @pytest.mark.parametrize("capacity", [None, 8])
-def test_what_is_nan_has_no_rank(capacity):
+def test_nan_has_no_rank(capacity):
     metric = metrics.SpearmanCorrCoef(2, capacity=capacity)
     metric.update(torch.tensor([[1.0, 1.0], [2.0, math.nan]]), torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
     first, second = metric.compute().tolist()

@@ -21,7 +21,7 @@ COMPLETE = ("wrappers", "aggregation")
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room not in (*COMPLETE, "image")])
-def test_what_is_not_here_is_named(room: str):
+def test_missing_metrics_are_named(room: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = importlib.import_module(f"torchmetrics.{room}").__all__

@@ -82,7 +82,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG)
-def test_what_is_no_document_is_refused(arguments: Any, words: str):
+def test_malformed_documents_are_refused(arguments: Any, words: str):
     with pytest.raises(ValueError, match=words):
         metrics.RetrievalRecall().update(*arguments)
 

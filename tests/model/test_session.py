@@ -65,7 +65,7 @@ def sessions(draw):
 
 @settings(deadline=None)
 @given(sessions())
-def test_what_is_saved_comes_back(session):
+def test_a_saved_session_loads_unchanged(session):
     assert decode(encode(session)) == session
 
 
@@ -89,7 +89,7 @@ def test_each_line_and_each_stack_is_named_once():
     assert document["marks"][0]["stack"] == 1
 
 
-def test_what_is_no_text_is_spelled_out():
+def test_undecodable_text_is_escaped():
     session = Session(script=("caf\udce9.py",))
     assert decode(encode(session)).script == ("caf\\udce9.py",)
 
@@ -117,7 +117,7 @@ def test_what_is_no_text_is_spelled_out():
         ),
     ],
 )
-def test_what_is_no_session_is_refused(data, words):
+def test_other_files_are_refused_as_sessions(data, words):
     with pytest.raises(UnreadableInput) as refused:
         decode(data, "run.json")
     assert words in str(refused.value)

@@ -61,7 +61,7 @@ def test_everything_arrives_and_nothing_waits(streamed: bool) -> None:
         assert moved["ordered"]["first"][1].item() == 5
 
 
-def test_what_is_there_is_not_copied() -> None:
+def test_tensors_already_on_the_device_are_not_copied() -> None:
     with gapless.emulate():
         x = torch.ones(2, device="cuda")
         assert ops.to_device(x, 0) is x

@@ -84,7 +84,7 @@ def test_of_methods_and_modules() -> None:
     assert [sentence.split("`")[1] for sentence in untested_of(Layer(), torch.ones(1))] == ["self.training"]
 
 
-def test_what_has_no_source_or_another_one_is_left_alone() -> None:
+def test_conditions_without_matching_source_are_left_alone() -> None:
     assert untested_of(eval("lambda x: 1 if x else 2"), 1) == []
     other = types.FunctionType(helper.__code__.replace(co_firstlineno=1), globals())
     assert untested_of(other, 1) == []

@@ -66,7 +66,7 @@ class TestForms:
         (result,) = inputs_from(batch, lambda batch: batch, 0)
         assert [path for path, _ in result.tensors()] == ["batch.x", "batch.y"]
 
-    def test_what_was_computed_becomes_a_leaf(self):
+    def test_computed_inputs_become_leaves(self):
         x = torch.ones(3, requires_grad=True) * 2
         (result,) = inputs_from(x, lambda x: x, 0)
         assert result.args[0].is_leaf

@@ -126,14 +126,14 @@ class TestIntervals:
         assert min(values) <= result.low <= result.median <= result.high <= max(values)
 
     @given(st.lists(NUMBERS, min_size=1, max_size=40), st.floats(0.1, 10))
-    def test_it_scales_with_the_unit(self, values, factor):
+    def test_the_timing_interval_scales_with_the_unit(self, values, factor):
         plain, other = median_interval(values), median_interval([factor * value for value in values])
         assert other.low == pytest.approx(factor * plain.low)
         assert other.high == pytest.approx(factor * plain.high)
 
     @pytest.mark.parametrize("allowed", [0.05, 0.01])
     @pytest.mark.parametrize("count", [8, 9, 20, 51, 100, 400])
-    def test_it_misses_the_median_as_often_as_it_may_and_could_not_be_narrower(self, count, allowed):
+    def test_the_timing_interval_has_its_coverage_and_is_minimal(self, count, allowed):
         result = median_interval([float(value) for value in range(count)], allowed)
         left = int(result.low)
         assert result.high == count - 1 - left

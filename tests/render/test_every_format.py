@@ -131,7 +131,7 @@ def test_what_is_a_fact_and_no_reason_is_in_every_format(form, why):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_looks_as_it_did(kind):
+def test_output_equals_the_saved_example(kind):
     """After an intended change: delete the file, run the test twice, and read the new file."""
     path = HERE / "expected" / f"{kind}.txt"
     text = renderer("text")(ordinary(kind), STYLE)

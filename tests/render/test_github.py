@@ -63,7 +63,7 @@ def test_what_has_no_place_in_the_repository_names_it_in_words():
 
 @settings(deadline=None, max_examples=40)
 @given(names)
-def test_what_is_escaped_comes_back(name):
+def test_escaped_text_is_restored(name):
     text = command("warning", name, {"file": name, "title": name, "empty": ""})
     assert "\n" not in text
     assert "\r" not in text

@@ -53,7 +53,7 @@ def shown(report: Report, **style: object) -> Page:
     return Page(renderer("html")(report, Style(**style)))
 
 
-def test_it_is_a_format():
+def test_html_is_a_format():
     assert "html" in formats()
 
 

@@ -95,7 +95,7 @@ def shown(page: Any) -> list[float]:
     return page.evaluate("gaplessStages[0].range()")
 
 
-def test_it_opens_and_the_filter_filters(visit):
+def test_a_page_opens_and_its_filter_works(visit):
     page = visit(example())
     every = page.locator(".finding").count()
     assert every > 3
@@ -173,7 +173,7 @@ def test_the_wheel_scrolls_the_page_until_the_timeline_is_meant(visit, profile_r
     assert shown(page) == before
 
 
-def test_what_is_shown_is_in_the_link(visit, profile_report):
+def test_the_view_is_stored_in_the_link(visit, profile_report):
     page = visit(profile_report)
     page.locator(".canvas .main").focus()
     page.keyboard.press("n")
@@ -372,14 +372,14 @@ def test_the_timeline_can_be_read_as_a_table(visit, profile_report):
     )
 
 
-def test_it_fits_a_telephone(visit, profile_report):
+def test_a_page_fits_a_telephone(visit, profile_report):
     page = visit(profile_report)
     page.set_viewport_size({"width": 380, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert visit(example()).evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_it_is_read_without_scripts(visit, profile_report, browser, tmp_path):
+def test_a_page_can_be_read_without_scripts(visit, profile_report, browser, tmp_path):
     file = tmp_path / "still.html"
     file.write_text(renderer("html")(profile_report, Style()), encoding="utf-8")
     with browser.new_context(java_script_enabled=False) as context:

@@ -61,7 +61,7 @@ def test_memory_is_a_sound_page(memory_report, page):
     assert not re.search(r"https?:|@import|url\(", page.source)
 
 
-def test_what_is_drawn_is_what_was_replayed(memory_report, page):
+def test_the_memory_picture_equals_the_replay(memory_report, page):
     data = page.drawn("memory")
     whole = data["windows"][0]
     assert max(accumulate(whole["allocated"])) * data["unit"] == memory_report.baseline.peak_allocated

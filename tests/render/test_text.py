@@ -29,7 +29,7 @@ def shown(report: Report, **style: object) -> str:
         ("ascii", {"unicode": False, "width": 50}),
     ],
 )
-def test_it_looks_as_it_did(name, style):
+def test_output_equals_the_saved_example(name, style):
     """After an intended change: delete the file, run the test twice, and read the new file."""
     path = HERE / "expected" / f"{name}.txt"
     text = shown(example(), **style)

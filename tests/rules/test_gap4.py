@@ -80,7 +80,7 @@ class TestReservedMemorySaws:
         assert not find_hits("GAP401", profile(memory=memory(2, 9, 9), marked=steps(100)))
         assert not find_hits("GAP401", profile(memory=memory(2, 9, 9), marked=steps(100, source="span")))
 
-    def test_it_speaks_for_the_allocator(self) -> None:
+    def test_full_memory_is_reported_as_gap401_only(self) -> None:
         calls = cost("allocator", 60, site("cudaMalloc", 21), calls=18, steps=6)
         both = profile(calls, memory=memory(6, 60, 58))
         assert find_hits("GAP401", both)

@@ -95,7 +95,7 @@ def test_a_line_out_of_a_statement_is_read(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "   ", "# a comment", "x ==== y", "no code at all"])
-def test_what_is_not_code_gives_nothing(line: str) -> None:
+def test_text_that_is_no_code_is_not_parsed(line: str) -> None:
     assert parse_line(line) is None
 
 

@@ -167,7 +167,7 @@ def test_of_too_many_groups_the_dearest_are_replayed_and_the_others_follow(monke
         assert sum(savings.alone.values()) == pytest.approx(sum(other.alone.values()), rel=0.2)
 
 
-def test_what_is_certain_has_no_interval(monkeypatch):
+def test_a_certain_time_has_no_interval(monkeypatch):
     report = estimated(*GPU, read(), *HOST, monkeypatch=monkeypatch)
     of, price = report.estimate, report.findings[0].price
     assert of.step.least == pytest.approx(of.step.most, abs=2)

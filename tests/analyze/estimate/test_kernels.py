@@ -121,7 +121,7 @@ def test_a_large_product_reaches_what_the_gpu_sustains(gpu: str) -> None:
     assert share == pytest.approx(cards.reach(card).fp32, rel=0.1)
 
 
-def test_what_was_not_measured_is_less_sure() -> None:
+def test_unmeasured_kernels_have_a_wider_spread() -> None:
     """An unknown GPU, a card that throttles, convolutions in 16 bits, attention's backward pass."""
     large = work(product(1, 8192, 8192, 8192))
     unknown = msgspec.structs.replace(A100, name="NVIDIA GB900")

@@ -23,7 +23,7 @@ def ran(*steps, host=USUAL):
     return run_steps(steps, A100, host)
 
 
-def test_it_writes_a_sound_profile():
+def test_a_simulated_run_is_a_sound_profile():
     done = ran([timed(add()), timed(read()), timed(send()), timed(prefetch()), timed(synchronize(1))] * 3)
     assert_sound(done.timeline)
     (rows,) = done.waits

@@ -146,7 +146,7 @@ def test_a_wait_is_priced_with_the_measured_times(run, tmp_path):
     assert result.findings[0].price.last < result.findings[0].price.blocked + 1
 
 
-def test_what_was_measured_is_saved(run, tmp_path):
+def test_measured_kernels_are_saved(run, tmp_path):
     result = calibrated(run, profile(tmp_path / "trace.json"))
     assert decode(encode(result)) == result
 

@@ -147,7 +147,7 @@ def test_saved_profiles_come_back_equal():
         b'{"format": "gapless-profile", "version": 99}',
     ],
 )
-def test_what_is_no_saved_profile(data):
+def test_other_files_are_no_saved_profile(data):
     with pytest.raises(UnreadableInput):
         decode(data, "x.json")
 

@@ -33,7 +33,7 @@ def test_kernels_belong_to_the_line_that_launched_them():
     assert rows == [(20, 200 * US, 1), (10, 87 * US, 3)]
 
 
-def test_what_was_launched_outside_the_steps_does_not_count():
+def test_kernels_launched_outside_the_steps_do_not_count():
     trace = Trace()
     called(trace, 10, 0, (20, 30))
     trace.step(1, 100, 100)

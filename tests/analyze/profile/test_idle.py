@@ -172,7 +172,7 @@ def test_the_profiler_itself():
     assert causes(trace)["profiler"] == 300
 
 
-def test_what_is_not_known_is_not_guessed():
+def test_idleness_without_a_cause_is_unknown():
     trace = Trace()
     step(trace, 1000)
     trace.kernel("from before the profile", 500, 500)  # no call launched it

@@ -50,7 +50,7 @@ def test_merging_loses_nothing(bars, resolution):
 
 
 @given(spans(), st.integers(1, 4000))
-def test_what_is_long_stays_itself(bars, resolution):
+def test_long_bars_are_not_merged(bars, resolution):
     merged = merge_bars(bars, resolution)
     long = bars.end - bars.start >= resolution
     alone = merged.take(merged.count == 1)
@@ -200,7 +200,7 @@ def test_utilization_is_drawn_in_intervals(profile):
     )
 
 
-def test_it_is_saved_with_the_profile(profile):
+def test_lanes_are_saved_with_the_profile(profile):
     assert decode(encode([profile]))[0] == profile
     bare = msgspec.structs.replace(profile, lanes=None)
     assert b"lanes" not in encode([bare])

@@ -50,7 +50,7 @@ def test_memory_given_back_and_taken_again() -> None:
     assert result.taken_again == 140  # 30, then what was still missing of 110, whatever was taken besides
 
 
-def test_what_is_never_taken_again() -> None:
+def test_reused_memory_is_counted_apart_from_freed() -> None:
     trace = step()
     for time, reserved in enumerate((100, 160, 40, 70)):
         trace.memory(100 + time, 1, allocated=1, reserved=reserved)
@@ -142,7 +142,7 @@ def test_one_short_peak_and_one_short_trough_among_many(place: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30))
-def test_what_is_taken_again_was_given_back(reserved: list[int]) -> None:
+def test_reused_memory_was_freed(reserved: list[int]) -> None:
     trace = step()
     owed = given_back = taken = drops = 0
     for place, now in enumerate(reserved):

@@ -75,7 +75,7 @@ def test_leaving_out_what_was_asked_for(change):
 
 
 @pytest.mark.parametrize("change", ["GAP112", "rain.py:3", "torch", "train.py:4"])
-def test_what_is_not_there_cannot_be_left_out(change):
+def test_only_existing_findings_can_be_left_out(change):
     with pytest.raises(UsageError, match="nothing to leave out"):
         build_profile(waiting().timeline(), requested=[change])
 

@@ -118,7 +118,7 @@ def test_communication_is_use_and_copies_are_none() -> None:
     assert use(trace) == pytest.approx((0.5, 0.05, 3.0))
 
 
-def test_what_was_not_recorded_is_unknown() -> None:
+def test_unrecorded_time_is_unknown() -> None:
     trace = step()
     trace.launch("a", 0, kernel=(10, 20), **blocks("inf", -1))
     assert use(trace) == (pytest.approx(0.2), -1.0, -1.0)

@@ -55,7 +55,7 @@ def test_training_waits_and_allocates_as_with_values():
     assert [e.waits for e in plain.session.events] == [e.waits for e in emulation.session.events]
 
 
-def test_what_was_assumed_is_saved_with_the_session(tmp_path):
+def test_assumptions_are_saved_with_the_session(tmp_path):
     with gapless.emulate(dry=True) as emulation:
         train()
     by_author = {assumption.made_by: assumption for assumption in emulation.session.assumptions}

@@ -129,7 +129,7 @@ CASES: dict[str, tuple[Callable[[Case], Any], str, Callable[[Case], Any]]] = {
 }  # fmt: skip
 
 
-def test_what_is_refused_and_what_is_not() -> None:
+def test_captures_refuse_what_torch_refuses_and_nothing_else() -> None:
     with gapless.emulate() as emulation, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
         for name, (wrong, words, right) in CASES.items():

@@ -22,7 +22,7 @@ def pinned(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.zeros(*shape, dtype=dtype, pin_memory=True)
 
 
-def test_what_is_read_too_early_is_not_there(late: None) -> None:
+def test_a_read_before_the_copy_ends_gets_no_values(late: None) -> None:
     host = torch.ones(3, device="cuda").to("cpu", non_blocking=True)
     assert all(map(math.isnan, host.tolist()))
     torch.cuda.synchronize()

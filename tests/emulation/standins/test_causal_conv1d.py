@@ -22,7 +22,7 @@ def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torc
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 9), st.integers(2, 4))
-def test_it_is_torchs_convolution(batch: int, channels: int, length: int, width: int) -> None:
+def test_the_stand_in_computes_torchs_convolution(batch: int, channels: int, length: int, width: int) -> None:
     torch.manual_seed(length)
     x, weight, bias = (
         torch.randn(batch, channels, length),

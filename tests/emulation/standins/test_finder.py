@@ -91,7 +91,7 @@ def test_a_package_that_is_there_comes_first(tmp_path: Path, monkeypatch: pytest
     sys.modules.pop("flash_attn")
 
 
-def test_what_is_missing_says_where_it_is_missing_from() -> None:
+def test_missing_names_report_their_package() -> None:
     with gapless.emulate() as emulation:
         package = importlib.import_module("apex")
         assert package.optimizers.FusedAdam

@@ -467,7 +467,7 @@ def test_a_longest_length_on_the_device_is_read(recorded: Any) -> None:
     assert recorded.waits() == before + 1
 
 
-def test_it_refuses_what_the_kernels_refuse(recorded: Any) -> None:
+def test_the_stand_in_refuses_what_the_kernels_refuse(recorded: Any) -> None:
     host = torch.randn(1, 2, 1, 8, dtype=torch.half)
     with pytest.raises(RuntimeError, match="takes CUDA tensors"):
         interface.flash_attn_func(host, host, host)
