@@ -12,13 +12,13 @@ TOOL = Path(__file__).resolve().parents[1] / "tools" / "house.py"
 
 LIMITS = {
     "banned_names": 59,
-    "participles": 151,
+    "participles": 147,
     "ambiguous_classes": 0,
     "constants_without_a_reason": 0,
     "short_modules": 20,
     "many_parameters": 102,
     "two_way_arrows": 0,
-    "module_names_twice": 4,
+    "module_names_twice": 0,
 }
 """The counts of today. A change that lowers one lowers the limit here, too; nothing raises it."""
 

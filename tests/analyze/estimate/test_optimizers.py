@@ -277,7 +277,7 @@ def test_nothing_is_said_where_it_saves_next_to_nothing():
 def test_an_update_takes_python_for_each_group_and_parameter():
     single, groups, tensors = (USUAL.optimizer_time(update(*of)) for of in ((1, 1), (9, 1), (1, 9)))
     assert single < tensors < groups
-    assert USUAL.paced(2.0).optimizer_time(update(1, 1)) == 2 * single
+    assert USUAL.change_pace(2.0).optimizer_time(update(1, 1)) == 2 * single
 
 
 def test_an_operator_over_one_small_tensor_takes_little_more_than_its_start():
@@ -293,20 +293,20 @@ def test_an_operator_over_one_small_tensor_takes_little_more_than_its_start():
 def test_the_host_beside_a_v100_is_older():
     """As the shortest times of operators have it in NeuSight's tables."""
     hosts = [times_of(Programme(gpu=gpu_limits(gpus.find(name)))).host for name in ("v100", "a100")]
-    assert hosts == [USUAL.paced(V100_HOST_FACTOR), USUAL]
+    assert hosts == [USUAL.change_pace(V100_HOST_FACTOR), USUAL]
     assert V100_HOST_FACTOR > 1
 
 
 def test_the_host_beside_an_l4_is_slow_unless_it_is_this_machine():
     apart = HostSpeed(factor=0.5, measured=True, apart=True)
     here = msgspec.structs.replace(apart, apart=False)
-    rented = USUAL.paced(L4_HOST_FACTOR)
+    rented = USUAL.change_pace(L4_HOST_FACTOR)
     for gpu in (L4, T4):
         assert times_of(Programme(gpu=gpu)).host == rented
         assert times_of(Programme(gpu=gpu, host=apart)).host == rented
-        assert times_of(Programme(gpu=gpu, host=here)).host == USUAL.paced(0.5)
+        assert times_of(Programme(gpu=gpu, host=here)).host == USUAL.change_pace(0.5)
         assert times_of(Programme(gpu=gpu, host=HostSpeed(factor=1.0))).host == USUAL
-    assert times_of(Programme(gpu=A100, host=apart)).host == USUAL.paced(0.5)
+    assert times_of(Programme(gpu=A100, host=apart)).host == USUAL.change_pace(0.5)
     assert times_of(Programme(gpu=A100)).host == USUAL
 
 

@@ -77,10 +77,10 @@ def test_a_copy_of_an_earlier_step_is_read_without_a_wait() -> None:
 
 
 def test_a_copy_of_this_step_is_waited_for_and_the_wait_is_kept() -> None:
-    found = waits(float, behind=False)
-    assert len(found) == 4
-    assert {(code, detail) for code, detail, _ in found} == {("GAP131", "copy")}
-    assert all("keep a wait" in remedy and "query" not in remedy for *_, remedy in found)
+    races = waits(float, behind=False)
+    assert len(races) == 4
+    assert {(code, detail) for code, detail, _ in races} == {("GAP131", "copy")}
+    assert all("keep a wait" in remedy and "query" not in remedy for *_, remedy in races)
 
 
 def test_the_end_of_a_step_is_no_earlier_step() -> None:

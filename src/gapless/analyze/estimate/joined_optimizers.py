@@ -77,7 +77,7 @@ def _join_update(update: Sequence[Entry], use: OptimizerUse) -> list[Entry]:
 
 
 def _better_operators(operators: Sequence[Entry], use: OptimizerUse, steps: int = 1) -> list[Entry]:
-    """Return what `steps` of the optimizers launch in the better way instead of `operators`."""
+    """Return the operators that `steps` of the optimizers launch under the better setting."""
     shares = _group_operators(operators, use, steps)
     if use.way == "single" and use.better_way == "fused":
         return _fused_kernels(shares, use)

@@ -48,7 +48,7 @@ class HostTimes:
         step, group, parameter = OPTIMIZER_PYTHON.get(entry.detail, OPTIMIZER_PYTHON["own"])
         return self.python * (step + group * entry.number + parameter * entry.tensors)
 
-    def paced(self, factor: float) -> HostTimes:
+    def change_pace(self, factor: float) -> HostTimes:
         """Return a host whose own part takes `factor` times as long; the launching call is the driver's."""
 
         def own(time: float) -> float:

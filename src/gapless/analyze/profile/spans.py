@@ -48,7 +48,7 @@ def flatten_spans(start: Ints, end: Ints, row: Ints) -> Spans:
 
 
 def intersect(first_spans: Spans, other: Spans) -> tuple[Spans, Ints, Ints]:
-    """Return what both cover, with `row` from `other`, and the positions in each that the parts come from."""
+    """Return the parts covered by both, with the `row` of `other`, and for each part its position in both."""
     if not len(first_spans.start) or not len(other.start):
         none = np.empty(0, np.int64)
         return EMPTY, none, none

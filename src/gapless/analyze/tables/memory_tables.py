@@ -419,7 +419,7 @@ def _price(outcome: Outcome) -> str:
 
 
 def _remedies(report: MemoryReport) -> Table | None:
-    """Return a row for each other way to make batches."""
+    """Return a table of other batch sizes or orders, each with the memory it needs."""
     rows = [
         _row(remedy.title, remedy.outcome, report, _elements(remedy.tokens), at == report.remedy)
         for at, remedy in enumerate(report.remedies)

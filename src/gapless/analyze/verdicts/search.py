@@ -49,7 +49,7 @@ def _steps_that_fit(report: MemoryReport) -> str:
 
 
 def _why(search: Search) -> Iterator[str]:
-    """Yield what the next value lacks, and what was unexpected."""
+    """Yield why the next value does not fit, and what was unexpected."""
     above = [attempt for attempt in search.attempts if attempt.value > search.found]
     if above:
         attempt = above[0]

@@ -224,11 +224,11 @@ class CompiledCalls:
             self._dropped.append(target)
         elif all(other.place != target.place for other in self.targets):
             try:
-                self._dropped.append(self._copied(target))
+                self._dropped.append(self._copy_target(target))
             except CannotCopy as error:
                 self.uncopied = str(error)
 
-    def _copied(self, target: CompiledTarget) -> CompiledTarget:
+    def _copy_target(self, target: CompiledTarget) -> CompiledTarget:
         copy = self.copies.copier()
         name, args, kwargs = target.settings
         other = replace(

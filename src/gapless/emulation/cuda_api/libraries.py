@@ -53,11 +53,11 @@ class Cudart:
         return texts.get(int(error), "unrecognized error code")
 
     def cudaProfilerStart(self) -> Status:
-        """Nothing is profiled here."""
+        """Do nothing: there is no CUDA profiler to switch."""
         return Status.success
 
     def cudaProfilerStop(self) -> Status:
-        """Nothing is profiled here."""
+        """Do nothing: there is no CUDA profiler to switch."""
         return Status.success
 
     def cudaHostRegister(self, ptr: int, size: int, flags: int) -> Status:

@@ -57,7 +57,7 @@ def _permanent_zeros(bits: int) -> Any:
 
 @cache
 def made_up_guess(maker: str, dtype: torch.dtype) -> Guess:
-    """Return the record of a storage whose values were made up, or computed from such."""
+    """Return the guess for a storage that holds made-up values, or values computed from made-up ones."""
     like = anything(maker, dtype)
     guess = Guess(like.mean, like.spread, like.low, like.high)
     guess.filled, guess.maker = True, maker

@@ -133,7 +133,7 @@ class ValueTable:
         if record.exact:
             self.forget(tensor)
         else:
-            self.mark(tensor, record.as_filled())
+            self.mark(tensor, record.copy_as_filled())
         return True
 
     def fill_arrived(self, tensor: Tensor) -> Tensor:

@@ -190,4 +190,4 @@ def _fill_by_rule(values: Any, kind: Any, args: Any, kwargs: dict[str, Any], res
 
 
 def _mark(values: Any, kind: Any, args: Any, kwargs: dict[str, Any], result: Tensor, position: int) -> None:
-    values.mark(result, values._guess_result(kind, args, kwargs, result, position).as_filled())
+    values.mark(result, values._guess_result(kind, args, kwargs, result, position).copy_as_filled())

@@ -184,7 +184,7 @@ class GuessedValues(ValueTable):
                 for result in (*written, *(t for t in trees.tensors(out) if has_storage(t))):
                     if result.layout is torch.strided:
                         like = anything(kind.base, result.dtype)
-                        self.mark(result, like.as_filled() if is_settled else like)
+                        self.mark(result, like.copy_as_filled() if is_settled else like)
             return out
 
         return run
@@ -325,7 +325,7 @@ class GuessedValues(ValueTable):
             for results in (written, [out] if isinstance(out, Tensor) else out):
                 for n, result in enumerate(trees.tensors(results)):
                     if has_storage(dense_part(result)) and self.record_of(result) is None:
-                        self.mark(result, self._guess_result(kind, args, kwargs, result, n).as_filled())
+                        self.mark(result, self._guess_result(kind, args, kwargs, result, n).copy_as_filled())
         return out
 
     def run_without_values(

@@ -120,7 +120,7 @@ class GraphBase:
             self.graphs.faults.remove_watch(self.watch)
             self.watch = None
         if self._pool is not None:
-            self.graphs.released(self, self._pool)
+            self.graphs.remove_graph(self, self._pool)
             self._pool = None
 
     def pool(self) -> Handle:

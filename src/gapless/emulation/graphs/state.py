@@ -239,12 +239,12 @@ class Graphs:
 
     def _record_pool(self, pool: GraphPool, graph: GraphBase) -> None:
         """Record the memory that `pool` reserves for `graph` in the allocator's record."""
-        pool.graphs.append(weakref.ref(graph, lambda _: self.released(None, pool)))
+        pool.graphs.append(weakref.ref(graph, lambda _: self.remove_graph(None, pool)))
         memory = self.core.placement.memory
         if memory is not None:
             pool.row = memory.keep_pool(pool.index, pool.kept, pool.row)
 
-    def released(self, graph: GraphBase | None, pool: GraphPool) -> None:
+    def remove_graph(self, graph: GraphBase | None, pool: GraphPool) -> None:
         """Remove a deleted or reset `graph` from `pool`; None: one that was collected."""
         self.pools.release(pool, graph)
         memory = self.core.placement.memory

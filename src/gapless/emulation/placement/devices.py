@@ -137,7 +137,7 @@ def _elementwise_message(func: Any, tensors: _PlacedArguments) -> str | None:
 
 
 def _embedding_message(func: Any, tensors: _PlacedArguments) -> str | None:
-    """Return the message of `index_select`, which an embedding is on its weight."""
+    """Return the error if an embedding's weight and indices are on two devices, in `index_select`'s words."""
     devices = {name: device for name, _, device in tensors}
     weight, index = devices.get("weight"), devices.get("indices")
     if weight is None or index is None or weight == index:

@@ -29,7 +29,7 @@ class Guess:
         self.total: int | None = None
         self.maker = self.source = ""
 
-    def as_filled(self) -> Guess:
+    def copy_as_filled(self) -> Guess:
         """Return a copy for a storage that holds made-up values."""
         guess = Guess(self.mean, self.spread, self.low, self.high)
         guess.compares, guess.maker, guess.source = self.compares, self.maker, self.source

@@ -97,7 +97,7 @@ class _Fused(torch.optim.Optimizer):
             if dtype in by_dtype:
                 yield by_dtype[dtype]
 
-    def _counted(self, group: dict[str, Any]) -> int:
+    def _count_steps(self, group: dict[str, Any]) -> int:
         group["step"] = group.get("step", 0) + 1
         return int(group["step"])
 
@@ -142,7 +142,7 @@ class FusedAdam(_Fused):
 
     def _update(self, groups: list[_Group]) -> None:
         for group, lists_of_group in groups:
-            step = self._counted(group)
+            step = self._count_steps(group)
             for lists in lists_of_group:
                 beta1, beta2 = group["betas"]
                 multi_tensor.adam(
@@ -237,7 +237,7 @@ class FusedLAMB(_Fused):
                 norms[dtype] = multi_tensor.l2norm(self._package, 0, None, [of_dtype])[0]
         norm = multi_tensor.l2norm(self._package, 0, None, [list(norms.values())])[0]
         for group, lists_of_group in groups:
-            step = self._counted(group)
+            step = self._count_steps(group)
             for lists in lists_of_group:
                 beta1, beta2 = group["betas"]
                 multi_tensor.lamb(
@@ -324,7 +324,7 @@ class FusedNovoGrad(_Fused):
 
     def _update(self, groups: list[_Group]) -> None:
         for group, lists_of_group in groups:
-            step = self._counted(group)
+            step = self._count_steps(group)
             held = group.setdefault("exp_avg_sq", [None] * len(self.dtypes))
             for lists in lists_of_group:
                 at = self.dtypes.index(lists[0][0].dtype)
