@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_RESULT = "is_metric_result"
+"""Attribute of the storages of a metric's results."""
 _LEAVES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 """Types that are no containers, recognized quickly: every operator's arguments are checked."""
 
@@ -90,3 +93,19 @@ def _rebuild_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     except TypeError:  # it cannot be written
         return items
     return copied
+
+
+def mark_result(tensor: Tensor) -> Tensor:
+    """Return `tensor`, the result of a metric, marked so that a check can say how to read it."""
+    if tensor.is_cuda and not torch.compiler.is_compiling():
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # it has no storage
+            setattr(tensor.untyped_storage(), _RESULT, True)
+    return tensor
+
+
+def is_result(value: Any) -> bool:
+    """Whether `value` is a tensor, or a view of one, that `mark_result` marked."""
+    try:
+        return isinstance(value, Tensor) and hasattr(value.untyped_storage(), _RESULT)
+    except (NotImplementedError, RuntimeError):  # it has no storage
+        return False

@@ -17,6 +17,7 @@ from gapless.metrics.reading import CheckedReading, FaultWatch
 from gapless.metrics.statistic import Statistic, reset_together
 from gapless.metrics.update_history import UpdateHistory
 from gapless.transfer import Reading
+from gapless.trees import map_tensors, mark_result
 
 
 class Core:
@@ -173,7 +174,7 @@ class Core:
     def compute(self) -> Any:
         """Return the result over every batch since the last :meth:`empty`, on the device, without waiting."""
         self._watch.look(self._named_statistics())
-        return self.value()
+        return map_tensors(self.value(), mark_result)
 
     def read(self) -> Reading:
         """Start copying the result to the host and return a :class:`~.reading.Reading` at once.

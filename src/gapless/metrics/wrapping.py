@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gapless.metrics import declared
 from gapless.metrics.checks import warn
-from gapless.trees import map_tensors
+from gapless.trees import map_tensors, mark_result
 
 DEVICE_ERROR = "Expected all tensors to be on"
 """Start of torch's error message about tensors on different devices."""
@@ -148,7 +148,8 @@ def wrap_compute(compute: Callable[..., Any]) -> Callable[..., Any]:
 def squeeze_result(value: Any) -> Any:
     """Return `value` with its tensors of one element made 0-dim (shapes are known to the host)."""
     return map_tensors(
-        value, lambda tensor: tensor.squeeze() if tensor.dim() and tensor.numel() == 1 else tensor
+        value,
+        lambda tensor: mark_result(tensor.squeeze() if tensor.dim() and tensor.numel() == 1 else tensor),
     )
 
 

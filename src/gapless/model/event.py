@@ -22,6 +22,9 @@ Mechanism = Literal["read", "size", "values", "status", "h2d", "d2h", "explicit"
 - ``none``: it does not: a place in a profile at which the device is idle for another reason.
 """
 
+METRIC_RESULT = "result of gapless.metrics"
+"""The `detail` of a read of what a metric computed."""
+
 Phase = Literal["train", "eval"]
 
 

@@ -27,6 +27,7 @@ from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, ORPHAN, PINNED
 from gapless.emulation.waits.predicates import PREDICATES, Call
 from gapless.emulation.waits.table import WaitCondition, waits_table
+from gapless.model.event import METRIC_RESULT
 from gapless.torch_internals import (
     DisableTorchFunction,
     DispatchModeKey,
@@ -350,6 +351,8 @@ class OperatorMode(TorchDispatchMode):
                 waits, detail = row.waits * times, row.detail
                 if row.mechanism == "read" and local.stepping is not None and args:
                     detail = detail or local.stepping.read(args[0], self.on_device)
+                if row.mechanism == "read" and args and trees.is_result(args[0]):
+                    detail = METRIC_RESULT
                 self.core.wait(plan.name, row.mechanism, detail=detail, waits=waits, basis=row.basis)
         return at
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from gapless import trees
 from gapless.emulation.core.transfers import count_copy, move
 from gapless.emulation.dispatch.functions import FunctionMode, Handler, as_device, handles
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, PINNED
+from gapless.model.event import METRIC_RESULT
 from gapless.torch_internals import DispatchKey, key_is_excluded, pad_packed_sequence
 
 Tensor = torch.Tensor
@@ -219,7 +221,8 @@ def _read_at_once(name: str) -> Handler:
 
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if mode.on_device(args[0]):
-            mode.core.wait(name, "read", call=name)
+            detail = METRIC_RESULT if trees.is_result(args[0]) else ""
+            mode.core.wait(name, "read", call=name, detail=detail)
         else:
             mode.core.races.check_host_access(args[0], False, name)
         local.quiet += 1
