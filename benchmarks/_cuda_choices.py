@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from gapless.emulation.dispatch.operators import launches
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 Tensor = torch.Tensor
 _OVERLAPS = 1
@@ -281,7 +282,7 @@ def _to_fake(tensor: Tensor) -> Tensor:
 
 def choices_on_emulator(samples: list[Sample], gpu: str = "H100") -> list[Choice]:
     """Return what runs on the emulated device."""
-    with warnings.catch_warnings(), Emulator(gpu):
+    with warnings.catch_warnings(), Emulator(EmulatorOptions(gpu)):
         warnings.simplefilter("ignore")
         return [record_choice(sample, _to_device) for sample in samples]
 

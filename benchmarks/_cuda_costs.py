@@ -12,6 +12,7 @@ from torch.nn import functional
 from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 Tensor = torch.Tensor
 GPU = "A100"
@@ -102,7 +103,7 @@ def rows() -> list[list[object]]:
 
 def _row(case: Case) -> list[object]:
     host = operators_and_kept(case.call, _tensors(case, "cpu"))
-    with Emulator(GPU, programme=True) as emulator:
+    with Emulator(EmulatorOptions(GPU, programme=True)) as emulator:
         tensors = _tensors(case, "cuda")
         emulator.recorder.mark("user", "gapless.step")
         device = operators_and_kept(case.call, tensors)

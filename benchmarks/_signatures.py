@@ -23,6 +23,7 @@ import torch
 from gapless.analyze.evidence import COLUMNS, COPIES, CallCounts
 from gapless.emulation.dispatch.operators import OperatorMode
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.waits.call import Call
 from gapless.emulation.waits.table import WaitCondition, waits_table
 from gapless.torch_internals import has_kernel, names_of_operators, schemas_of_operator
@@ -420,7 +421,7 @@ class Replayer:
     """
 
     def __init__(self, gpu: str) -> None:
-        self.emulator = Emulator(gpu, programme=True)
+        self.emulator = Emulator(EmulatorOptions(gpu, programme=True))
         self.copies: set[str] = set()
         self.rows: set[WaitCondition] = set()
         self.spared: set[WaitCondition] = set()

@@ -27,6 +27,7 @@ from gapless.analyze.run.boundary import StepEnds
 from gapless.analyze.run.steps import find_steps
 from gapless.capture import profiling
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Profile, Session, Site, gpus
 from gapless.model.proof import Interval
 from gapless.prove.timing import median_interval
@@ -97,7 +98,7 @@ def measure(steps: Steps, rounds: int, block: int, emulated: Steps | None = None
 
 def run_emulated(steps: Steps, row: Measured) -> None:
     """Run the stage on the emulated device and note its waits and estimate in `row`."""
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         step = steps("cuda")[row.name]
         for _ in range(_EMULATED):
             step()

@@ -38,6 +38,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from gapless.emulation import kernels
 from gapless.emulation.dispatch import higher_order
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 Tensor = torch.Tensor
 Put = Callable[[Tensor, bool], Tensor]
@@ -138,7 +139,7 @@ def compare_devices(entries: list[Any]) -> Category:
     for case in cases:
         with fake_cuda(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
             truth.append(result_devices(*case[:3], _to_fake, case[3]))
-    with Emulator("H100"), torch.no_grad():
+    with Emulator(EmulatorOptions("H100")), torch.no_grad():
         got = [result_devices(*case[:3], _place, case[3]) for case in cases]
     for (op, _, _, turn), said, devices_seen in zip(cases, truth, got, strict=True):
         kind = _compare(said, devices_seen)
@@ -201,7 +202,7 @@ _TYPES = {
 def try_types(entries: list[Any]) -> Category:
     """Run every entry with each dtype that CUDA accepts and the CPU does not."""
     types_class = Category("Types of numbers that only CUDA's kernels take")
-    with Emulator("H100"), torch.no_grad():
+    with Emulator(EmulatorOptions("H100")), torch.no_grad():
         for op in entries:
             for dtype in sorted(set(op.supported_dtypes("cuda")) - set(op.supported_dtypes("cpu")), key=str):
                 try:
@@ -314,7 +315,7 @@ def _has_dense_kernel(operator: Any) -> bool:
 def compare_idioms() -> Category:
     """Compare each idiom's device, type and waits with the table."""
     listed = Category("Ways of moving, making and converting")
-    with Emulator("H100") as emulator, torch.no_grad():
+    with Emulator(EmulatorOptions("H100")) as emulator, torch.no_grad():
         observed = {spelled: observe(spelled, emulator) for spelled in IDIOMS}
     for spelled, (device, waits) in IDIOMS.items():
         result = observed[spelled]

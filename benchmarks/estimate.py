@@ -31,6 +31,7 @@ from gapless.analyze.estimate.spread import time_spread
 from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import gpus
 from gapless.model.programme import GpuRates
 from gapless.model.programme import gpu_limits as peaks
@@ -174,7 +175,7 @@ def _parts(
 
 def _count_operators(model: nn.Module, data: torch.Tensor, kind: type) -> tuple[int, int, int, int]:
     """Return the operators in forward, backward and the optimizer, and the optimizer's tensors."""
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         from copy import deepcopy
 
         on_device = deepcopy(model).cuda()

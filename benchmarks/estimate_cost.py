@@ -23,6 +23,7 @@ from gapless.analyze.kernel_times import cards, families, products
 from gapless.analyze.kernel_times import operator_work as work
 from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Session
 
 MAX_MICROSECONDS = 2.0
@@ -77,7 +78,7 @@ def record_dry_check(
     make: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype, **how: bool
 ) -> Session:
     """Return the session that `gapless check --dry` records for a few training steps."""
-    with Emulator("h100", programme=True, dry=True) as emulator:
+    with Emulator(EmulatorOptions("h100", programme=True, dry=True)) as emulator:
         model = make().cuda().train()
         optimizer = torch.optim.AdamW(model.parameters(), **how)
         inputs = torch.zeros(shape, dtype=dtype, device="cuda")

@@ -22,9 +22,10 @@ def count_modelled(name: str) -> Counts:
     from gapless.analyze.estimate.fusion import fuse
     from gapless.analyze.kernel_times.operator_work import work
     from gapless.emulation.emulator import Emulator
+    from gapless.emulation.options import EmulatorOptions
 
     torch.manual_seed(0)
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         step = _step(name)
         emulator.recorder.mark("user", "step")
         step()

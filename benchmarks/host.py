@@ -18,6 +18,7 @@ from gapless.analyze.estimate.timing import MEASURED_HOST_SPREAD, Times, times_o
 from gapless.analyze.run.steps import find_steps
 from gapless.capture import host_speed
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Ending
 from gapless.model.programme import Entry, GpuRates, Programme
 
@@ -34,7 +35,7 @@ METHOD = (
 
 def record_step(make: Callable[[str], Step]) -> list[Entry]:
     """Return the entries that a step records on the emulated device."""
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         step = make("cuda")
         for _ in range(6):
             step()

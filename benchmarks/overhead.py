@@ -12,6 +12,7 @@ from _loops import LOOPS, Step
 
 import gapless
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 MAX_RATIO = 3.0
 """Bound on a loop's time under `gapless check` relative to the plain CPU, start-up excluded."""
@@ -36,7 +37,7 @@ def loop_rows(rounds: int, repeats: int) -> list[list[object]]:
             plain += timed(make("cpu"), repeats)
             with gapless.emulate():
                 counted += timed(make("cuda"), repeats)
-            with Emulator(programme=True):
+            with Emulator(EmulatorOptions(programme=True)):
                 checked += timed(make("cuda"), repeats)
         a, b, c = map(statistics.median, (plain, counted, checked))
         rows.append([name, *(f"{median * 1e3:.1f}" for median in (a, b, c)), f"{b / a:.2f}", f"{c / a:.2f}"])

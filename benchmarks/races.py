@@ -53,9 +53,10 @@ def serve_steps(loop: str, streams: bool) -> None:
     from _loops import LOOPS
 
     from gapless.emulation.emulator import Emulator
+    from gapless.emulation.options import EmulatorOptions
 
     torch.set_num_threads(1)
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         emulator.core.races.full = streams
         step = LOOPS[loop]("cuda")
         emulator.core.races.full = streams  # this file's own words begin no books

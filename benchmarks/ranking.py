@@ -26,6 +26,7 @@ from gapless.analyze.profile.building import profile_file
 from gapless.analyze.profile.pricing import ASSUMPTION_PREFIX
 from gapless.analyze.reports import report
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model.wording import three_digits
 
 Step = Callable[[], None]
@@ -174,7 +175,7 @@ CHANGES = (
 
 def estimate_step(change: Change, old: bool) -> float:
     """Return the estimated milliseconds of a step."""
-    with Emulator(change.gpu, programme=True, dry=change.dry) as emulator:
+    with Emulator(EmulatorOptions(change.gpu, programme=True, dry=change.dry)) as emulator:
         step = change.steps(old)
         for _ in range(STEPS):
             step()

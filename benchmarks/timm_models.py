@@ -37,6 +37,7 @@ import gapless
 from gapless.analyze.estimate.estimate import estimate
 from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Session, gpus
 from gapless.model.estimate import Estimate
 from gapless.model.programme import GpuRates, gpu_limits
@@ -135,7 +136,10 @@ def record_steps(name: str, side: int, batch: int, last: bool, trains: bool, fus
     timm.layers.set_fused_attn(fused)
     torch.backends.cuda.matmul.allow_tf32 = True
     order = torch.channels_last if last else torch.contiguous_format
-    with Emulator("b200", programme=True, dry=True) as emulator, torch.inference_mode(not trains):
+    with (
+        Emulator(EmulatorOptions("b200", programme=True, dry=True)) as emulator,
+        torch.inference_mode(not trains),
+    ):
         model = _create_model(name, side).cuda().to(memory_format=order).train(trains)
         images = torch.randn(batch, 3, side, side, device="cuda").to(memory_format=order)
         optimizer = create_optimizer_v2(model, opt="sgd", lr=1e-4) if trains else None

@@ -22,6 +22,7 @@ from _language_models import MODELS
 import gapless
 from gapless.analyze.reports import report
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Session
 from gapless.model.estimate import Estimate
 
@@ -31,7 +32,10 @@ STEPS = 4
 
 def record_steps(name: str, batch: int, length: int, trains: bool) -> Session:
     """Record a few steps: forward, or forward and backward, without an optimizer."""
-    with Emulator("b200", programme=True, dry=True) as emulator, torch.set_grad_enabled(trains):
+    with (
+        Emulator(EmulatorOptions("b200", programme=True, dry=True)) as emulator,
+        torch.set_grad_enabled(trains),
+    ):
         model = MODELS[name](trains).cuda().train(trains)
         ids = torch.zeros(batch, length, dtype=torch.long, device="cuda")
         for _ in range(STEPS):

@@ -76,6 +76,7 @@ import click, contextlib, io
 from gapless.commands import main
 from gapless.commands.check import command
 SAMPLES = {"-m": "train", "--assume": "train.py:1=2", "--find": "batch:1..4", "--price": "l4=1"}
+SAMPLES["--fail-on"] = "GAP1"
 for option in command.params:
     if not isinstance(option, click.Option) or option.name == "help":
         continue

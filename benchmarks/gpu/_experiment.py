@@ -78,8 +78,9 @@ def device(emulated: bool, **options: Any) -> Iterator[None]:
         yield
         return
     from gapless.emulation.emulator import Emulator
+    from gapless.emulation.options import EmulatorOptions
 
-    with Emulator(**options):
+    with Emulator(EmulatorOptions(**options)):
         yield
 
 

@@ -172,11 +172,12 @@ def predict(name: str, gpu: str, size: int) -> Found:
     from gapless.analyze.reports import report
     from gapless.analyze.run.steps import find_steps
     from gapless.emulation.emulator import Emulator
+    from gapless.emulation.options import EmulatorOptions
 
     _, wrong, right = CASES[name]
     prediction: Found = {"waits": [], "steps": []}
     for version in (wrong, right):
-        with Emulator(gpu=gpu, programme=True) as emulator:
+        with Emulator(EmulatorOptions(gpu=gpu, programme=True)) as emulator:
             setting = Setting(size)
             for _ in range(8):
                 version(setting)

@@ -9,6 +9,7 @@ import pytest
 
 from gapless.analyze import report
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Compiled, Report
 from gapless.model.session import decode, encode
 from gapless.render import Style, renderer
@@ -34,7 +35,7 @@ def checked(folder: Path, **changes: object) -> Report:
     code = SCRIPT.format(**{"capturable": True, "lower": 0, "shape": "", "read": "pass", **changes})
     path = folder / "train.py"
     path.write_text(code)
-    with Emulator(programme=True, graphs=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True, graphs=True)) as emulator:
         exec(compile(code, str(path), "exec"), {"__name__": "__main__"})
     return report(decode(encode(emulator.session(("train.py",)))))
 
@@ -113,7 +114,7 @@ for step in range(12):
 """
     path = tmp_path / "train.py"
     path.write_text(code)
-    with Emulator(programme=True, graphs=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True, graphs=True)) as emulator:
         exec(compile(code, str(path), "exec"), {"__name__": "__main__"})
     document = report(emulator.session(("train.py",)))
     assert document.readiness is not None
@@ -142,7 +143,7 @@ for step in range(8):
 """
     path = tmp_path / "train.py"
     path.write_text(code)
-    with Emulator(programme=True, graphs=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True, graphs=True)) as emulator:
         exec(compile(code, str(path), "exec"), {"__name__": "__main__"})
     document = report(emulator.session(("train.py",)))
     ready = document.readiness
@@ -155,7 +156,7 @@ for step in range(8):
 def test_nothing_unrequested_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(capturable=True, lower=0, shape="", read="pass"))
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
     document = report(emulator.session(("train.py",)))
     assert document.readiness is None
@@ -179,7 +180,7 @@ def test_code_the_compiler_already_captures_is_reported(
     tmp_path: Path, options: tuple[str, ...], is_noted: bool
 ) -> None:
     code = SCRIPT.format(capturable=True, lower=0, shape="", read="pass")
-    with Emulator(programme=True, graphs=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True, graphs=True)) as emulator:
         exec(compile(code, str(tmp_path / "train.py"), "exec"), {"__name__": "__main__"})
     session = emulator.session(("train.py",))
     document = report(msgspec.structs.replace(session, compiled=(Compiled(name="Net", options=options),)))

@@ -14,6 +14,8 @@ from sessions import Simulation, line
 
 from gapless.capture import children
 from gapless.capture.children import ChildPlan, environment_for_children, merge
+from gapless.capture.options import CaptureOptions
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Ending, Environment, Session
 from gapless.model.session import load, save
 
@@ -31,13 +33,12 @@ def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch, path: str 
     if path is not None:
         monkeypatch.setenv("PYTHONPATH", path)
     before = dict(os.environ)
-    with environment_for_children(ChildPlan(start=START, gpu="H100", steps=3)) as folder:
+    plan = ChildPlan(START, capture=CaptureOptions(EmulatorOptions("H100", assume={"a.py:3": 0.5}), steps=3))
+    with environment_for_children(plan) as folder:
         folders = os.environ["PYTHONPATH"].split(os.pathsep)
         assert os.path.isfile(os.path.join(folders[0], "sitecustomize.py"))
         assert folders[1:] == ([] if path is None else [path])
-        assert children.plan_for_this_process() == ChildPlan(
-            start=START, directory=str(folder), gpu="H100", steps=3
-        )
+        assert children.plan_for_this_process() == msgspec.structs.replace(plan, directory=str(folder))
         assert folder.is_dir()
     assert dict(os.environ) == before
     assert not folder.exists()
@@ -58,7 +59,9 @@ def child(python: Python, tmp_path: Path) -> Callable[..., tuple[Any, list[Sessi
     """``child(*words)`` runs Python below a run of Gapless and gives what it printed and left."""
 
     def run(*words: str, steps: int | None = 3, path: str = "") -> tuple[Any, list[Session]]:
-        with environment_for_children(ChildPlan(start=START, steps=steps)) as folder:
+        with environment_for_children(
+            ChildPlan(START, capture=CaptureOptions(steps=steps, loader=False))
+        ) as folder:
             environment = {
                 children.VARIABLE: os.environ[children.VARIABLE],
                 "PYTHONPATH": os.pathsep.join(filter(None, (os.environ["PYTHONPATH"], path, *sys.path))),

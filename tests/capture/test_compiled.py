@@ -15,6 +15,7 @@ import torch
 from gapless.capture.compiled.watching import CompilerWatch
 from gapless.emulation.compiled.reach import reach_of
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Compiled
 from gapless.model.session import load
 
@@ -239,7 +240,7 @@ def test_what_changes_at_every_call_does_not_have_every_call_kept(repeats: bool)
         def call_once(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.warm
 
-    with Emulator(compiled=True) as emulator:
+    with Emulator(EmulatorOptions(compiled=True)) as emulator:
         trainer, x = Trainer(), torch.ones(2, device="cuda")
         for trainer.number in range(200):
             trainer.losses.append(0.5)

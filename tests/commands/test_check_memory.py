@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from gapless.analyze.reports import report  # noqa: E402
 from gapless.commands import main  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
+from gapless.emulation.options import EmulatorOptions  # noqa: E402
 
 SCRIPT = """import torch
 from torch import nn
@@ -99,7 +100,7 @@ def test_a_session_without_memory_is_refused(saved, capsys, tmp_path) -> None:
 )
 def test_what_compiled_code_needs_is_at_most_what_its_lines_need(compiled: bool, begin: str) -> None:
     """It ran line by line: fused kernels would not write all that these did."""
-    with Emulator("t4", programme=True, memory=True, dry=True) as emulator:
+    with Emulator(EmulatorOptions("t4", programme=True, memory=True, dry=True)) as emulator:
         weight = torch.nn.Parameter(torch.ones(1 << 30, device="cuda"))
         optimizer = torch.optim.SGD([weight], lr=0.1)
 

@@ -20,6 +20,7 @@ from gapless.model.comparison import Comparison, Measure, Side
 from gapless.model.profile import save as save_profiles
 from gapless.model.proof import Duration, Interval, Timing
 from gapless.model.session import save
+from gapless.prove.options import CompareOptions
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -425,9 +426,8 @@ class TestCallables:
     def test_slower_fails_where_it_is_asked_for(self, faster, status, losses, capsys, monkeypatch):
         from gapless.commands import _proof
 
-        proof = _proof.proof(
-            "losses.py:original", "losses.py:fixed", {"inputs": "losses.py:inputs", "seconds": 0}
-        )
+        options = CompareOptions("losses.py:inputs", seconds=0)
+        proof = _proof.proof("losses.py:original", "losses.py:fixed", options)
         interval_ = Interval(median=1.0, low=1.0, high=1.0)
         timing = Timing(
             before=Duration(total=interval_),

@@ -17,6 +17,7 @@ import gapless.capture.compiled.again as again
 from gapless.analyze.findings.compiled_code import notes
 from gapless.commands import _compiled
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.loading import forked
 from gapless.model import Session
 from gapless.model.session import load
@@ -75,7 +76,7 @@ def test_a_compiler_that_fails_costs_a_note(
     monkeypatch.setattr(_compiled, "MAX_COMPILE_SECONDS", 0.3)
     monkeypatch.setattr(forked, "_GRACE_SECONDS", 0.0 if end is hangs else 60.0)
     session = Session(notes=("before",))
-    with Emulator(compiled=True) as emulator:
+    with Emulator(EmulatorOptions(compiled=True)) as emulator:
         torch.compile(lambda x: x + 1)(torch.zeros(2, device="cuda"))
         compiled = _compiled.add_compile_results(session, emulator, lambda text: None)
     assert compiled.compiled == ()
@@ -89,7 +90,7 @@ class Net(torch.nn.Module):
 
 @pytest.mark.parametrize("dry", [True, False])
 def test_callables_that_share_a_graph_have_one_each(dry: bool) -> None:
-    with Emulator(dry=dry, compiled=True) as emulator:
+    with Emulator(EmulatorOptions(dry=dry, compiled=True)) as emulator:
         first = torch.compile(Net())
         second = torch.compile(Net())
         for net in (first, second, second):

@@ -16,6 +16,7 @@ from gapless.model import SourceLine
 torch = pytest.importorskip("torch")
 
 from gapless.emulation.emulator import Emulator  # noqa: E402 - needs torch
+from gapless.emulation.options import EmulatorOptions  # noqa: E402
 
 BEGIN = """\
 import torch
@@ -220,7 +221,7 @@ def test_syncs_end_iterations_only_where_there_are_no_modules_and_no_training(so
 @pytest.mark.parametrize("programme", [True, False])
 def test_syncs_without_work_before_them_end_no_iterations(programme):
     """However many weights a loop copies to the GPU, and values another one prints."""
-    with Emulator("l4", programme=programme) as emulator:
+    with Emulator(EmulatorOptions("l4", programme=programme)) as emulator:
         emulator.core.recorder.ends_iteration = lambda stack: True
         weights = [torch.ones(8, 8).cuda() for _ in range(20)]
         for _ in range(5):

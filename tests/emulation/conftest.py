@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 
 class Machine:
@@ -31,5 +32,5 @@ class Machine:
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     """A machine with the devices cuda:0 and cuda:1."""
-    with Emulator(devices=2) as emulator:
+    with Emulator(EmulatorOptions(devices=2)) as emulator:
         yield Machine(emulator)

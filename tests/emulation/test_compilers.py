@@ -368,8 +368,9 @@ def test_a_lasting_emulation_imports_no_compiler_and_changes_the_one_the_script_
     code = """
         import sys, torch, torch.utils.checkpoint
         from gapless.emulation.emulator import Emulator
+        from gapless.emulation.options import EmulatorOptions
         before = set(sys.modules)
-        emulator = Emulator(lasting=True).start()
+        emulator = Emulator(EmulatorOptions(lasting=True)).start()
         compilers = ("torch._dynamo", "torch._inductor", "torch.onnx", "torch.nn.attention.flex_attention")
         print([name for name in sys.modules if name.startswith("gapless.emulation.standins.packages.")])
         weight = torch.nn.Parameter(torch.ones(2, device="cuda"))

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gapless.emulation import kernels
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.torch_internals import has_any_kernel
 
 Tensor = torch.Tensor
@@ -27,7 +28,7 @@ ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 4e-3, torc
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    with Emulator("a100") as running:
+    with Emulator(EmulatorOptions("a100")) as running:
         yield running
 
 
@@ -104,7 +105,7 @@ def test_rms_norm_has_the_values_and_gradients_of_the_composite(dtype: torch.dty
     def norm(x: Tensor, weight: Tensor | None = None) -> Tensor:
         return functional.rms_norm(x, last, weight, eps if x.is_cuda else least)
 
-    with Emulator("a100"):
+    with Emulator(EmulatorOptions("a100")):
         assert_agree(norm, tensors, dtype)
 
 
@@ -134,7 +135,7 @@ def test_rms_norm_is_one_operator_each_way(emulator: Emulator) -> None:
 
 @FUSED
 def test_composites_go_the_same_way_in_inference_mode() -> None:
-    with Emulator("a100", programme=True) as emulator, torch.inference_mode():
+    with Emulator(EmulatorOptions("a100", programme=True)) as emulator, torch.inference_mode():
         x = torch.randn(4, 8, device="cuda")
         functional.rms_norm(x, (8,))
         functional.dropout(x, 0.5)
@@ -181,7 +182,7 @@ def test_autocast_computes_rms_norm_in_float32(emulator: Emulator) -> None:
 def test_a_programme_has_rms_norm_as_one_kernel_and_a_dry_run_the_same_memory() -> None:
     peaks = []
     for dry in (False, True):
-        with Emulator("a100", programme=True, dry=dry) as emulator:
+        with Emulator(EmulatorOptions("a100", programme=True, dry=dry)) as emulator:
             norms = nn.Sequential(*(nn.RMSNorm(256) for _ in range(3))).to("cuda", torch.bfloat16)
             x = torch.randn(64, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
             norms(x).sum().backward()
@@ -195,7 +196,7 @@ def test_a_programme_has_rms_norm_as_one_kernel_and_a_dry_run_the_same_memory() 
 
 
 def test_operators_are_the_cpu_s_again_behind_the_emulation() -> None:
-    with Emulator("a100"):
+    with Emulator(EmulatorOptions("a100")):
         functional.rms_norm(torch.ones(2, 4, device="cuda"), (4,))
     x = torch.randn(2, 4, requires_grad=True)
     assert type(functional.rms_norm(x, (4,)).grad_fn).__name__ != "FusedRmsNormBackward0"

@@ -10,6 +10,7 @@ import torch
 
 import gapless
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.standins import given
 
 if not hasattr(torch.cuda, "_compile_kernel"):
@@ -34,7 +35,7 @@ extern "C" __global__ __launch_bounds__(256) void scale(
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    with Emulator("h100", programme=True) as emulator:
+    with Emulator(EmulatorOptions("h100", programme=True)) as emulator:
         yield emulator
 
 
@@ -60,7 +61,7 @@ def test_what_it_only_assigns_to_is_zeros_and_the_rest_stays(emulator: Emulator)
 
 
 def test_without_values_what_it_writes_is_not_known() -> None:
-    with Emulator(dry=True) as emulator:
+    with Emulator(EmulatorOptions(dry=True)) as emulator:
         args = arguments()
         scale()(args=args)
         values = emulator.core.values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 F = torch.nn.functional
 
@@ -15,7 +16,7 @@ def _notes(emulator: Emulator) -> list[str]:
 
 def test_each_new_shape_is_counted_once() -> None:
     cudnn = torch.backends.cudnn
-    with Emulator("H100") as emulator:
+    with Emulator(EmulatorOptions("H100")) as emulator:
         weight = torch.ones(2, 3, 3, 3, device="cuda", requires_grad=True)
         optimizer = torch.optim.SGD([weight], 0.1)
 

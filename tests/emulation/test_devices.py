@@ -7,13 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 SAME = "Expected all tensors to be on the same device, but "
 
 
 @pytest.fixture(autouse=True)
 def device():
-    with Emulator(devices=2) as emulator:
+    with Emulator(EmulatorOptions(devices=2)) as emulator:
         yield emulator
 
 

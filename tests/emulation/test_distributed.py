@@ -16,6 +16,7 @@ from torch import nn
 from gapless.emulation.distributed.process_groups import local_world_size, meet
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.kernels import norm
+from gapless.emulation.options import EmulatorOptions
 from gapless.errors import NotEmulated, UsageError
 from gapless.torch_internals import VERSION
 
@@ -31,7 +32,7 @@ HOST_ERROR = "No backend type associated with device type cpu"
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    with Emulator(devices=2) as emulator:
+    with Emulator(EmulatorOptions(devices=2)) as emulator:
         yield emulator
 
 
@@ -482,9 +483,9 @@ def test_as_many_devices_as_ranks_on_this_machine(
         monkeypatch.setenv("LOCAL_WORLD_SIZE", world_size)
     assert local_world_size() == ranks
     assert Emulator().devices == ranks
-    assert Emulator(devices=3).devices == 3
+    assert Emulator(EmulatorOptions(devices=3)).devices == 3
     with pytest.raises(UsageError):
-        Emulator(devices=0)
+        Emulator(EmulatorOptions(devices=0))
 
 
 def test_meeting_is_over_at_once_without_a_group_and_alone(join: Callable[..., None]) -> None:

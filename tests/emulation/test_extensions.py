@@ -14,6 +14,7 @@ import torch
 
 import gapless
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.errors import NotEmulated
 
 
@@ -52,7 +53,7 @@ def test_a_user_gives_its_functions() -> None:
     def double(x: torch.Tensor) -> torch.Tensor:
         return x + x * float(x.sum()) ** 0
 
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         module = builder.load("given_ext", ["a.cu"])
         x = torch.ones(2, device="cuda")
         programme = emulator.recorder.programme

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.errors import NotEmulated
 from gapless.torch_internals import VERSION
 
@@ -20,7 +21,7 @@ sdpa = nn.functional.scaled_dot_product_attention
 
 @pytest.fixture
 def emulator():
-    with Emulator("a100") as running:
+    with Emulator(EmulatorOptions("a100")) as running:
         yield running
 
 
@@ -96,7 +97,7 @@ def test_dropout_is_the_same_in_backward(emulator, dtype: torch.dtype) -> None:
 def test_the_kernel_is_chosen_as_torch_chooses_it() -> None:
     half, single = torch.randn(1, 2, 8, 16).half(), torch.randn(1, 2, 8, 16)
     for gpu, of_half in (("t4", 2), ("a100", 1), ("h100", 3)):
-        with Emulator(gpu):
+        with Emulator(EmulatorOptions(gpu)):
             on_device = [tensor.to("cuda") for tensor in (half, single)]
             assert [torch._fused_sdp_choice(tensor, tensor, tensor) for tensor in on_device] == [of_half, 2]
             mask = torch.zeros(8, 8, device="cuda")

@@ -14,6 +14,7 @@ from gapless.analyze import report
 from gapless.emulation.core import forward_calls
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory import requests
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.recording import strands
 from gapless.emulation.recording.recorder import WaitRecorder
 from gapless.emulation.support import later, stacks
@@ -132,7 +133,7 @@ def test_what_was_summed_is_saved_and_checked():
 
 def test_estimates_are_those_of_the_steps_that_are_kept(monkeypatch):
     monkeypatch.setattr(later, "MAX_TICKS", 6)
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         weight = torch.nn.Linear(4, 1, device="cuda")
         optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
         for _ in range(20):
@@ -149,7 +150,7 @@ def test_estimates_are_those_of_the_steps_that_are_kept(monkeypatch):
 
 def train_steps(steps, most):
     """Return the memory run of `steps`, of which no more than `most` ticks are kept."""
-    with pytest.MonkeyPatch.context() as patch, Emulator("t4", memory=True) as emulator:
+    with pytest.MonkeyPatch.context() as patch, Emulator(EmulatorOptions("t4", memory=True)) as emulator:
         patch.setattr(requests, "MAX_TICKS", most)
         weight = torch.nn.Linear(4, 1, device="cuda")
         optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)

@@ -20,6 +20,7 @@ from gapless.capture.profiling_steps import StepMarkHooks
 from gapless.emulation.compiled.signatures import Rebuilder
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import reports_storage_ends
+from gapless.emulation.options import EmulatorOptions
 
 pytestmark = [
     pytest.mark.skipif(not reports_storage_ends(), reason="this torch does not tell when storages end"),
@@ -45,13 +46,13 @@ def marked() -> Iterator[None]:
 
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "values": Emulator,
-    "memory": lambda: Emulator(programme=True, memory=True),
-    "dry": lambda: Emulator(programme=True, memory=True, dry=True),
-    "may become dry": lambda: Emulator(programme=True, memory=True, dry=None),
-    "graphs": lambda: Emulator(programme=True, graphs=True),
+    "memory": lambda: Emulator(EmulatorOptions(programme=True, memory=True)),
+    "dry": lambda: Emulator(EmulatorOptions(programme=True, memory=True, dry=True)),
+    "may become dry": lambda: Emulator(EmulatorOptions(programme=True, memory=True, dry=None)),
+    "graphs": lambda: Emulator(EmulatorOptions(programme=True, graphs=True)),
     "races": all_streams,
-    "compile pass": lambda: Emulator(compiled=True),
-    "late copies": lambda: Emulator(late_copies=True),
+    "compile pass": lambda: Emulator(EmulatorOptions(compiled=True)),
+    "late copies": lambda: Emulator(EmulatorOptions(late_copies=True)),
     "gapless.emulate": gapless.emulate,
     "profile": marked,  # what `gapless profile` adds to a run; its device is the CPU here
 }
@@ -218,7 +219,7 @@ def test_what_several_ranks_share_ends_too(options: dict[str, Any], tmp_path: Pa
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        with Emulator(devices=1, **options):
+        with Emulator(EmulatorOptions(devices=1, **options)):
             result = of_ranks("cuda", folder)
         later = {
             (kind, name): when
@@ -241,7 +242,7 @@ def compiles(device: str) -> Made:
 
 
 def test_of_what_is_compiled_at_one_place_the_last_is_copied_for_the_compiler() -> None:
-    with Emulator(compiled=True) as emulator:
+    with Emulator(EmulatorOptions(compiled=True)) as emulator:
         for width in range(2, 6):
             model = nn.Sequential(nn.Linear(4, width), nn.ReLU()).cuda()
             compiles_again(model)
@@ -259,7 +260,7 @@ def compiles_again(model: nn.Module) -> None:
 
 
 def test_copies_for_the_compiler_take_no_memory_of_the_gpu() -> None:
-    with Emulator(memory=True, compiled=True) as emulator:
+    with Emulator(EmulatorOptions(memory=True, compiled=True)) as emulator:
         before = torch.cuda.memory_allocated()
         assert ends(compiles, "cuda") == {"model": AT_ONCE, "out": AT_ONCE, "storage of out": AT_ONCE}
         assert torch.cuda.memory_allocated() == before
@@ -278,7 +279,7 @@ class Trainer:
 
 
 def test_what_holds_its_compiled_function_ends_when_it_is_collected() -> None:
-    with Emulator(compiled=True) as emulator:
+    with Emulator(EmulatorOptions(compiled=True)) as emulator:
         trainer = Trainer()
         trainer.step(batch("cuda"))
         alive = weakref.ref(trainer), weakref.ref(trainer.model)
@@ -296,7 +297,7 @@ def test_what_a_compiled_function_is_given_ends_before_the_function() -> None:
     def loss(model: nn.Module, x: torch.Tensor, settings: Any) -> torch.Tensor:
         return model(x).mean() * settings.scale
 
-    with Emulator(compiled=True) as emulator:
+    with Emulator(EmulatorOptions(compiled=True)) as emulator:
         step = torch.compile(loss)
         model, settings = network("cuda"), Plain()
         settings.scale = 3.0
@@ -310,7 +311,7 @@ def test_what_a_compiled_function_is_given_ends_before_the_function() -> None:
 
 
 def test_what_reaches_something_that_cannot_be_copied_is_not_copied() -> None:
-    with Emulator(compiled=True) as emulator:
+    with Emulator(EmulatorOptions(compiled=True)) as emulator:
         lines = (line for line in "ab")
         torch.compile(lambda x: (x, lines)[0] + 1)(batch("cuda"))
         assert not emulator.compiled.targets

@@ -12,6 +12,7 @@ from gapless.analyze.run.steps import find_steps
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.memory_run import NOT_MODELLED
 from gapless.emulation.memory.requests import reports_storage_ends
+from gapless.emulation.options import EmulatorOptions
 from gapless.model.memory import ALLOC, FREE, STEP, MemoryRun, check
 from gapless.model.session import decode, encode
 from gapless.torch_internals import VERSION
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    with Emulator("t4", memory=True) as active:
+    with Emulator(EmulatorOptions("t4", memory=True)) as active:
         yield active
 
 
@@ -141,7 +142,7 @@ def test_cublas_takes_a_workspace_for_each_thread_once(emulator: Emulator) -> No
 
 
 def test_hopper_has_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Emulator("h100", memory=True) as emulator:
+    with Emulator(EmulatorOptions("h100", memory=True)) as emulator:
         torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
         assert kinds(memory_run(emulator))["workspace"] == 32 << 20
 
@@ -211,7 +212,7 @@ def test_settings_and_fraction_are_reported(emulator: Emulator, monkeypatch: pyt
 
 
 def test_each_device_has_its_own_run() -> None:
-    with Emulator(devices=2, memory=True) as emulator:
+    with Emulator(EmulatorOptions(devices=2, memory=True)) as emulator:
         torch.ones(1, device="cuda:1")
         torch.ones(2, device="cuda:0")
         runs = emulator.session().memory
@@ -271,7 +272,7 @@ def test_a_frozen_module_is_distinguished_from_activations(emulator: Emulator) -
 def test_attention_is_one_kernel(gpu: str, dropout: float, dtype: torch.dtype) -> None:
     batch, heads, length, width = 2, 4, 96, 8
     shape = (batch, heads, length, width)
-    with Emulator(gpu, memory=True) as emulator:
+    with Emulator(EmulatorOptions(gpu, memory=True)) as emulator:
         parts = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
         out = nn.functional.scaled_dot_product_attention(*parts, dropout_p=dropout)
         whole = batch * heads * length * width * dtype.itemsize
@@ -354,7 +355,7 @@ def test_selective_checkpointing_saves_attention_by_the_name_of_cudas_kernel() -
         heads = (x @ x.transpose(-2, -1) @ x).unflatten(-1, (2, 8)).transpose(1, 2)
         return nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(-2)
 
-    with Emulator("a100", memory=True) as emulator:
+    with Emulator(EmulatorOptions("a100", memory=True)) as emulator:
         x = torch.randn(2, 32, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         before = len(allocations(memory_run(emulator)))
         checkpoint(block, x, use_reentrant=False, context_fn=context).sum().backward()

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 from gapless.analyze.memory_report import replay_memory  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
 from gapless.emulation.memory.requests import reports_storage_ends  # noqa: E402
+from gapless.emulation.options import EmulatorOptions  # noqa: E402
 from gapless.emulation.support.stacks import library_of  # noqa: E402
 from gapless.model.memory import MemoryRun  # noqa: E402
 
@@ -435,7 +436,7 @@ def run_script(body: str, folder: Path, dry: bool = True, **names: object) -> tu
     linecache.checkcache(str(path))
     space = {"__name__": "played", **names}
     code = compile(path.read_text(), str(path), "exec")
-    with modules_of_script(folder), Emulator("t4", memory=True, dry=dry) as emulator:
+    with modules_of_script(folder), Emulator(EmulatorOptions("t4", memory=True, dry=dry)) as emulator:
         exec(code, space)
         (run,) = emulator.session().memory
     lines = path.read_text().splitlines()
@@ -717,7 +718,7 @@ def test_nothing_of_the_program_runs_for_it(tmp_path: Path) -> None:
 
 def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
     space = {"__name__": "played"}
-    with modules_of_script(tmp_path), Emulator("t4", memory=True, dry=True) as emulator:
+    with modules_of_script(tmp_path), Emulator(EmulatorOptions("t4", memory=True, dry=True)) as emulator:
         exec(compile(HEAD + textwrap.dedent(HELD["list"][1]), str(tmp_path / "gone.py"), "exec"), space)
         (run,) = emulator.session().memory
     (held,) = run.holders

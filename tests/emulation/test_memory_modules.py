@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import reports_storage_ends
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.support.module_paths import ModulePaths, display_names
 from gapless.memory.kept import find_kept
 from gapless.memory.report import report
@@ -47,7 +48,7 @@ class Net(nn.Module):
 
 
 def train_net(wrap=lambda net: net, **options) -> MemoryRun:
-    with Emulator("t4", memory=True) as emulator:
+    with Emulator(EmulatorOptions("t4", memory=True)) as emulator:
         net = wrap(Net(**options).cuda())
         optimizer = torch.optim.Adam(net.parameters())
         for _ in range(3):
@@ -79,7 +80,7 @@ def test_every_kind_knows_its_module(wrap):
 
 
 def test_modules_of_other_models_are_distinguished():
-    with Emulator("t4", memory=True) as emulator:
+    with Emulator(EmulatorOptions("t4", memory=True)) as emulator:
         first, two, other = Block().cuda(), Block().cuda(), Net().cuda()
         kept_alive = [first(torch.ones(1, WIDTH).cuda()), two(torch.ones(1, WIDTH).cuda()), other]
         (run,) = emulator.session().memory
@@ -100,7 +101,7 @@ class Hiding(nn.Module):
 
 
 def test_a_part_that_is_no_child_has_its_class():
-    with Emulator("t4", memory=True) as emulator:
+    with Emulator(EmulatorOptions("t4", memory=True)) as emulator:
         net = Hiding().cuda()
         out = net(torch.ones(1, WIDTH).cuda())
         (run,) = emulator.session().memory
@@ -131,7 +132,7 @@ def test_parts_of_the_model_hold_all_that_has_a_module():
 
 
 def test_uses_are_recorded():
-    with Emulator("t4", memory=True) as emulator:
+    with Emulator(EmulatorOptions("t4", memory=True)) as emulator:
         tensor = torch.ones(8, device="cuda")
         two = torch.ones(8, device="cuda")
         three = tensor + two
@@ -147,7 +148,7 @@ def test_uses_are_recorded():
 
 def test_a_result_that_only_a_name_holds_is_found_with_its_name():
     rows = 1 << 15
-    with Emulator("t4", memory=True) as emulator:
+    with Emulator(EmulatorOptions("t4", memory=True)) as emulator:
         net = nn.Sequential(nn.Linear(8, 64)).cuda()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
         for _ in range(4):
@@ -163,7 +164,7 @@ def test_a_result_that_only_a_name_holds_is_found_with_its_name():
 
 
 def test_weights_that_nothing_trains_are_weights() -> None:
-    with Emulator("t4", memory=True) as emulator:
+    with Emulator(EmulatorOptions("t4", memory=True)) as emulator:
         with torch.device("cuda"):
             net, adapter = Net(), nn.Linear(WIDTH, WIDTH)
         net.requires_grad_(False)

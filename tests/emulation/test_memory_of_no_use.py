@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from gapless.analyze.memory_report import replay_memory  # noqa: E402
 from gapless.emulation.emulator import Emulator  # noqa: E402
 from gapless.emulation.memory.requests import reports_storage_ends  # noqa: E402
+from gapless.emulation.options import EmulatorOptions  # noqa: E402
 from gapless.model.memory_report import MemoryReport  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -160,7 +161,7 @@ def replay_script(body: str, folder: Path, dry: bool = True) -> tuple[MemoryRepo
     path = folder / "train.py"
     path.write_text(HEAD + textwrap.dedent(body).lstrip("\n"))
     linecache.checkcache(str(path))
-    with Emulator("t4", memory=True, dry=dry) as emulator:
+    with Emulator(EmulatorOptions("t4", memory=True, dry=dry)) as emulator:
         exec(compile(path.read_text(), str(path), "exec"), {"__name__": "played"})
         (run,) = emulator.session().memory
     lines = path.read_text().splitlines()

@@ -9,6 +9,7 @@ import torch
 
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import reports_storage_ends
+from gapless.emulation.options import EmulatorOptions
 from gapless.memory.snapshot import read
 from gapless.model.memory import ALLOC, MemoryRun
 from gapless.torch_internals import VERSION
@@ -63,7 +64,7 @@ def test_attention_by_hand_asks_for_what_it_asks_for_on_a_gpu() -> None:
     if not path.exists():
         pytest.skip("no real snapshots here")
     (real,) = read(str(path))
-    with Emulator(memory=True) as emulator:
+    with Emulator(EmulatorOptions(memory=True)) as emulator:
         parts = [torch.randn(BATCH, SHORT, WIDTH, device="cuda", requires_grad=True) for _ in range(3)]
         out = attention(*parts)
         loss = out.sum()

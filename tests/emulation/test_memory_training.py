@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.memory_run import NOT_MODELLED
 from gapless.emulation.memory.requests import reports_storage_ends
+from gapless.emulation.options import EmulatorOptions
 from gapless.memory.report import report
 from gapless.memory.sizes import MIB
 from gapless.model.memory import ALLOC, FREE, MemoryRun, check
@@ -56,7 +57,7 @@ def train(
     compiled: bool = False,
 ) -> MemoryRun:
     """Some steps on the emulated device."""
-    with Emulator("t4", memory=True) as emulator:
+    with Emulator(EmulatorOptions("t4", memory=True)) as emulator:
         layers = nn.ModuleList(Layer() for _ in range(LAYERS)).cuda()
         stepping = optimizer(layers.parameters()) if optimizer else None
 

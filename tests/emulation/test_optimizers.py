@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model.optimizer import RATE_IN_A_TENSOR
 
 Parameter = torch.nn.Parameter
@@ -22,7 +23,7 @@ def parameters(count: int, dtype: torch.dtype = torch.float32) -> list[Parameter
 
 def uses(make: Any, steps: int = 3) -> Any:
     """Return the recorded optimizers of a run in which those that `make` returns step `steps` times."""
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         optimizers = make()
         for _ in range(steps):
             for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
@@ -141,7 +142,7 @@ def test_one_optimizer_per_parameter_is_one_use():
 
 
 def test_optimizers_that_step_in_backward_are_distinguished():
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         parameter = Parameter(torch.zeros(8, device="cuda"))
         optimizer = torch.optim.SGD([parameter], lr=0.1)
         parameter.register_post_accumulate_grad_hook(lambda _: optimizer.step())
@@ -165,7 +166,7 @@ def test_an_optimizer_of_another_library_has_its_own_way():
 
 
 def test_an_update_is_in_the_programme_before_its_operators():
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         optimizer = torch.optim.SGD(parameters(3), lr=0.1)
         optimizer.step()
         optimizer.step()

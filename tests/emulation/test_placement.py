@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.placement.placement import Placement
 from gapless.emulation.support.places import HOST, ORPHAN, PINNED
 
@@ -32,7 +33,7 @@ VIEWS = {
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("place", ["cuda:0", "cuda:1", "cpu"])
 def test_views_are_where_their_base_is(name, place):
-    with Emulator(devices=2):
+    with Emulator(EmulatorOptions(devices=2)):
         assert VIEWS[name](torch.ones(2, 2, device=place)).device == torch.device(place)
 
 

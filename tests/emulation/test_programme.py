@@ -10,6 +10,7 @@ from torch import nn
 
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import reports_storage_ends
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.recording import programme, segments
 from gapless.emulation.recording.programme import ProgrammeRecorder
 from gapless.emulation.recording.segments import Segments
@@ -22,7 +23,7 @@ from gapless.torch_internals import VERSION
 def record_steps(run, steps: int = 1, prepare=lambda: None, marked: bool = True):
     """Run ``run()`` `steps` times, with a mark after each if `marked`; return the last segment's entries and
     the programme."""
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         prepared = prepare()
         for _ in range(steps):
             run(prepared) if prepared is not None else run()
@@ -157,7 +158,7 @@ def test_streams_and_events():
 
 
 def test_an_evaluation_marks_its_segment():
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         model = nn.Linear(2, 2).cuda()
         torch.optim.SGD(model.parameters(), lr=0.1)
         emulator.recorder.mark("user", "step")
@@ -190,7 +191,7 @@ def repeat_addition(times):
 
 def steps_of_sizes(sizes):
     """Return the programme of steps that each use a tensor of another size."""
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         for size in sizes:
             torch.ones(size, device="cuda").mul_(2).sum()
             emulator.recorder.mark("user", "step")
@@ -199,7 +200,7 @@ def steps_of_sizes(sizes):
 
 def test_items_are_bounded_and_the_oldest_segments_go(monkeypatch):
     monkeypatch.setattr(segments, "MAX_ITEMS", 50)
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         for times in (30, 15, 15):
             repeat_addition(times)
             emulator.recorder.mark("user", "step")
@@ -270,7 +271,7 @@ def test_what_is_kept_is_the_newest_that_fits(bodies, most_entries, most_items):
 def test_work_of_other_threads_is_reported():
     from concurrent.futures import ThreadPoolExecutor
 
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(torch.ones, 3, device="cuda").result()
         emulator.recorder.mark("user", "step")
@@ -296,7 +297,7 @@ def test_no_segment_no_programme():
 
 @pytest.mark.parametrize("name", ["a100", "h100", "t4"])
 def test_the_gpu_is_the_one_that_is_emulated(name):
-    with Emulator(name, programme=True) as emulator:
+    with Emulator(EmulatorOptions(name, programme=True)) as emulator:
         emulator.recorder.mark("user", "step")
         gpu = emulator.session().programme.gpu
     assert gpu.name == gpus.find(name).name

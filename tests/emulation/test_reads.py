@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 READS = {
     "item": lambda x: x.sum().item(),
@@ -229,14 +230,14 @@ def _counts(emulator: Emulator, runs: Callable[[Any, torch.Tensor], None]) -> di
 
 @pytest.mark.parametrize("where", WHERE)
 def test_what_is_asked_where_no_function_mode_is(where: str) -> None:
-    with Emulator("H100") as emulator:
+    with Emulator(EmulatorOptions("H100")) as emulator:
         plainly = _counts(emulator, lambda call, x: call(x))
         assert all(waits for name, waits in plainly.items() if name in READS)
         assert _counts(emulator, WHERE[where]) == plainly
 
 
 def test_a_device_tensor_is_no_array_there_either() -> None:
-    with Emulator("H100"), torch._C.DisableTorchFunction():
+    with Emulator(EmulatorOptions("H100")), torch._C.DisableTorchFunction():
         x = torch.ones(2).cuda()
         for call in (x.numpy, x.__array__):
             with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
@@ -245,7 +246,7 @@ def test_a_device_tensor_is_no_array_there_either() -> None:
 
 def test_the_parts_of_a_jagged_tensor_are_found_with_a_wait() -> None:
     """Its offsets are read: 14 of 14 such calls in profiles of real GPUs wait."""
-    with Emulator("H100") as emulator:
+    with Emulator(EmulatorOptions("H100")) as emulator:
         nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged).cuda()
         before = emulator.recorder.total
         parts = nested.unbind()

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 KINDS = (nn.LSTM, nn.GRU, nn.RNN)
 LENGTHS = {True: [7, 5, 3, 2], False: [4, 4, 3, 2, 2, 1, 1]}
@@ -151,7 +152,7 @@ def test_autocast_casts_input_states_and_weights(emulator: Emulator, dtype: torc
 def test_shapes_without_values_are_those_with_them(kind: Any) -> None:
     results = []
     for dry in (False, True):
-        with Emulator(dry=dry):
+        with Emulator(EmulatorOptions(dry=dry)):
             layer = kind(40, 60, 2, batch_first=True, bidirectional=True).cuda()
             data = torch.randn(64, 30, 40, device="cuda", requires_grad=True)
             out, state = layer(data)

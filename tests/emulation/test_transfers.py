@@ -11,6 +11,7 @@ import torch
 from torch.multiprocessing import reductions
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import gpus
 from gapless.torch_internals import VERSION
 
@@ -18,7 +19,7 @@ from gapless.torch_internals import VERSION
 @pytest.fixture
 def waits():
     """Counts the waits of a call, with their details."""
-    with Emulator(devices=2) as emulator:
+    with Emulator(EmulatorOptions(devices=2)) as emulator:
 
         def count(call):
             before = emulator.recorder.total
@@ -240,7 +241,7 @@ def test_parts_of_pinned_tensors(waits, how, expected):
 @pytest.mark.parametrize(("gpu", "expected"), [("v100", ["unmeasured"]), ("a100", []), ("h100", [])])
 def test_where_the_gpu_decides(gpu, expected):
     decisions = []
-    with Emulator(gpu=gpus.find(gpu)) as emulator:
+    with Emulator(EmulatorOptions(gpu=gpus.find(gpu))) as emulator:
         emulator.recorder.on_wait.append(decisions.append)
         torch.zeros(25_000).to("cuda", non_blocking=True)
     assert [site.detail for site in decisions] == expected

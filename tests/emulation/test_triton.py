@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.triton import hooks
 from gapless.emulation.triton.launches import TritonLaunches
@@ -55,7 +56,7 @@ def compiled(operation: str = "arith.mulf") -> Any:
 
 
 def test_a_launch_computes_waits_for_nothing_and_is_one_entry() -> None:
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         launches = TritonLaunches(emulator.core)
         x = torch.arange(40.0, device="cuda")
         out = torch.empty_like(x)
@@ -90,7 +91,7 @@ def test_what_cannot_be_evaluated_is_zero_and_said_once() -> None:
 
 def test_what_takes_too_long_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAPLESS_KERNEL_BUDGET", "1000")
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         launches = TritonLaunches(emulator.core)
         x, out = torch.ones(4096, device="cuda"), torch.full((4096,), 7.0, device="cuda")
         launches.launch(compiled(), (256, 1, 1), (x, out, 4096, 16))
@@ -114,7 +115,7 @@ def test_an_argument_on_the_host_is_refused_as_triton_does() -> None:
 
 
 def test_an_empty_grid_launches_nothing() -> None:
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         out = torch.ones(16, device="cuda")
         TritonLaunches(emulator.core).launch(compiled(), (0, 1, 1), (out, out, 16, 16))
         assert out.cpu().eq(1).all()

@@ -22,6 +22,7 @@ from gapless.emulation.distributed.world import World
 from gapless.emulation.dry.guesses.guess import Guess
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import reports_storage_ends
+from gapless.emulation.options import EmulatorOptions
 from gapless.errors import NotEmulated, UsageError
 from gapless.model.memory import ALLOC, FREE, MemoryRun
 from gapless.model.programme import Programme
@@ -44,7 +45,7 @@ def join() -> Iterator[Join]:
     started: list[Emulator] = []
 
     def join(rank: int = 0, size: int = SIZE, backend: str = "nccl", **more: Any) -> Emulator:
-        emulator = Emulator(world=World.of(size, rank), programme=True, **more).start()
+        emulator = Emulator(EmulatorOptions(world_size=size, rank=rank, programme=True, **more)).start()
         started.append(emulator)
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(backend)
@@ -73,7 +74,7 @@ def collectives(emulator: Emulator) -> list[tuple[str, int, int, str]]:
 
 def test_ranks_are_read_from_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    with Emulator(world=World.of(20, 13)) as emulator:
+    with Emulator(EmulatorOptions(world_size=20, rank=13)) as emulator:
         variables = {
             name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
         }
@@ -114,7 +115,7 @@ def test_for_a_block_of_code() -> None:
 
 
 def test_a_script_that_says_its_rank_itself_is_believed(join: Join) -> None:
-    emulator = Emulator(world=World.of(SIZE, 1)).start()
+    emulator = Emulator(EmulatorOptions(world_size=SIZE, rank=1)).start()
     try:
         dist.init_process_group("nccl", init_method="tcp://10.0.0.1:1234", world_size=2, rank=0)
         assert (dist.get_rank(), dist.get_world_size()) == (0, 2)
@@ -130,7 +131,7 @@ def _train(index: int, calls: list[Any]) -> None:
 
 def test_spawning_ranks_runs_this_one_here() -> None:
     calls: list[Any] = []
-    with Emulator(world=World.of(16, 11)):
+    with Emulator(EmulatorOptions(world_size=16, rank=11)):
         torch.multiprocessing.spawn(_train, (calls,), nprocs=8)
         assert torch.multiprocessing.spawn(_train, (calls,), nprocs=8, join=False).join()
     assert calls == [(3, os.getpid())] * 2
@@ -508,9 +509,9 @@ def test_counters_go_up_by_what_all_ranks_add(added: list[tuple[str, int]]) -> N
 
 
 def test_the_next_emulation_begins_with_the_first_device() -> None:
-    with Emulator(devices=4):
+    with Emulator(EmulatorOptions(devices=4)):
         torch.cuda.set_device(3)
-    with Emulator(devices=2):
+    with Emulator(EmulatorOptions(devices=2)):
         assert torch.ones(1, device="cuda").device.index == 0
 
 

@@ -13,8 +13,8 @@ from prove.clocks import FakeMeter
 from gapless.errors import UsageError
 from gapless.model.proof import Duration, Interval, SweepRow, Timing
 from gapless.prove import compare
+from gapless.prove.options import CompareOptions
 from gapless.prove.proving import prove
-from gapless.prove.setup import CompareOptions
 from gapless.prove.sweep import find_crossings, make_sweep, parse_sweep_option
 from gapless.prove.timing import faster_side
 
@@ -102,14 +102,9 @@ def test_from_the_inputs_to_the_crossing():
         return x.sum()
 
     options = CompareOptions(
-        growing,
-        constant,
-        lambda n: torch.ones(n, requires_grad=True),
-        sweep=("n", (2, 4, 16, 64)),
-        seconds=0.5,
-        meter=meter,
+        lambda n: torch.ones(n, requires_grad=True), sweep=("n", (2, 4, 16, 64)), seconds=0.5
     )
-    result = prove(options)
+    result = prove(growing, constant, options, meter)
     assert result.same
     assert result.time is None
     assert result.sweep is not None

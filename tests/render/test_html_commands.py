@@ -170,7 +170,7 @@ class Terminal:
 
 
 def test_no_page_on_a_terminal(monkeypatch):
-    page, text = (_output.Shown(form, False, False, False) for form in ("html", "text"))
+    page, text = (_output.Shown(form) for form in ("html", "text"))
     monkeypatch.setattr("sys.stdout", Terminal())
     with pytest.raises(
         UsageError, match=r"an HTML page is not for a terminal: gapless show -f html x > report\.html"

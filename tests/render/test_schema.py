@@ -16,6 +16,7 @@ from gapless.analyze.profile.building import build_profile
 from gapless.analyze.profile.profile_report import report_run as explain
 from gapless.commands import main
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Ending, Session
 from gapless.model.estimate import Range
 from gapless.model.loader_use import LoaderUse
@@ -32,7 +33,7 @@ STYLE = Style()
 
 @pytest.fixture(scope="module")
 def session():
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         weight = torch.ones(3, device="cuda", requires_grad=True)
         optimizer = torch.optim.SGD([weight], 0.1)
         for _ in range(8):

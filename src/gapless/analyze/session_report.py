@@ -60,6 +60,17 @@ def report(
     of its steps; ``drawn=True`` lays the memory out for a page. ``by_line=True`` keeps apart the lines that
     one change mends, so that two runs can be compared line by line.
     """
+    return with_loaders(draft(session, read, priced, drawn, by_line), session.loaders, session.memory)
+
+
+def draft(
+    session: Session,
+    read: ReadSource = source_text,
+    priced: bool = True,
+    drawn: bool = False,
+    by_line: bool = False,
+) -> Report:
+    """Return the report on `session` without its loaders, which `with_loaders` adds; see `report`."""
     steps = find_steps(session.marks, read)
     recorded, session = session, _with_steps(session, steps)
     loops = training_loops(steps.marks, session.marks, read)
@@ -72,7 +83,7 @@ def report(
     estimate, waits = _estimate_prices(session, steps, groups, waits) if priced else (None, waits)
     estimate = with_tokens_only(estimate, name)
     memory = _replay_memory(session, drawn, read)
-    draft = Report(
+    return Report(
         verdict=Verdict(sentence=""),
         script=session.script,
         environment=session.environment,
@@ -103,7 +114,6 @@ def report(
         compiled=session.compiled,
         planned=_planned_steps(session, steps),
     )
-    return with_loaders(draft, session.loaders, session.memory)
 
 
 def _with_steps(session: Session, steps: RunSteps) -> Session:
@@ -155,10 +165,10 @@ def _readiness(session: Session, steps: RunSteps) -> Readiness | None:
 
 
 def with_loaders(report: Report, uses: Sequence[LoaderUse], runs: Sequence[MemoryRun] = ()) -> Report:
-    """Complete the report of a session: add how its loaders fed it, order its findings, give the verdict.
+    """Complete the draft of a session's report: how loaders fed it, the order of findings, the verdict.
 
-    A running check measures the loaders for the step that the report without them estimates. `runs` are the
-    memory requests behind the report's memory: a loader's longest item decides whether they fit.
+    A running check measures the loaders for the step that the draft estimates. `runs` are the memory
+    requests behind the report's memory: a loader's longest item decides whether they fit.
     """
     estimate = with_input_limit(report.estimate, uses) if report.estimate is not None else None
     report = msgspec.structs.replace(

@@ -21,9 +21,9 @@ from gapless.capture.children import (
     remove_marker,
     save_for_parent,
 )
+from gapless.capture.options import CaptureOptions
 from gapless.capture.signals import TERMINATED, raise_on_signals
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher, comes_from_stopping, hide_in_threads
-from gapless.emulation.distributed.world import World
 from gapless.emulation.emulator import Emulator, current
 from gapless.model import Ending, Session, StepMark
 
@@ -47,7 +47,7 @@ class Child:
         self.watcher = watcher
         self.stopper = Stopper(watcher)
         self.forked = current()
-        self.emulator = self.forked or plan.emulator(world=_simulated_world(plan), on_mark=self._mark)
+        self.emulator = self.forked or _options_here(plan.capture).make_emulator(self._mark)
         self.script = tuple(sys.argv)
         self.pid = os.getpid()
         self.error: BaseException | None = None
@@ -135,10 +135,14 @@ class Child:
         setattr(*torch_internals.place("worker_loop"), _worker_loop)
 
 
-def _simulated_world(plan: ChildPlan) -> World | None:
-    """Return the ranks that are simulated besides this process, if any."""
-    if plan.world_size is None:
-        return None
-    rank = os.environ.get("RANK", "")
-    mine = int(rank) if rank.isdecimal() and int(rank) < plan.world_size else plan.rank
-    return World.of(plan.world_size, mine, plan.devices, launched=True)
+def _options_here(options: CaptureOptions) -> CaptureOptions:
+    """Return the options of this process: its rank of a simulated world, and whether it computes values.
+
+    All processes must agree whether the data that they exchange has values, so none decides by itself.
+    """
+    options = options.emulating(dry=bool(options.emulator.dry))
+    size, rank = options.emulator.world_size, os.environ.get("RANK", "")
+    if size is None:
+        return options
+    mine = int(rank) if rank.isdecimal() and int(rank) < size else options.emulator.rank
+    return options.emulating(rank=mine, launched=True)

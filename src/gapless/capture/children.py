@@ -19,18 +19,16 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from gapless.capture.options import CaptureOptions
 from gapless.errors import GaplessError, UnreadableInput
 from gapless.model import Ending, Session, Site
 from gapless.model.session import load, save
 from gapless.model.tally import ADVANCING
 from gapless.model.wording import count
-
-if TYPE_CHECKING:
-    from gapless.emulation.emulator import Emulator
 
 VARIABLE = "GAPLESS_CHILDREN"
 ENDING = ".gapless.json"
@@ -51,47 +49,12 @@ class ChildPlan(msgspec.Struct, frozen=True):
     """The instructions for a child process, passed on in its environment.
 
     `start` names the function ``module:function`` that begins the capture there once torch is imported; it
-    receives the plan. `directory` is where sessions are saved. The other fields mirror ``gapless check``: the
-    GPU, the number of devices (None: one per rank on this machine) and of steady steps (None: all), and
-    whether to record the device programme and memory requests. `loader` is the budget in seconds for
-    measuring loaders on the first rank (0: none), `compiled` whether it compiles everything again, `dry`
-    whether values are left out and `assume` the assumed values by line. `standins` says who finds stand-ins
-    of missing packages, `given` lists the user's own stand-in files, `late_copies` delays copies to the host
-    until they are waited for, and `graphs` records lines for CUDA graphs. With `world_size` the process is
-    `rank` of that many simulated ranks, unless its environment names another rank.
+    receives the plan. `directory` is where sessions are saved, and `capture` how the script is captured.
     """
 
     start: str
     directory: str = ""
-    gpu: str | None = None
-    devices: int | None = None
-    steps: int | None = None
-    programme: bool = False
-    memory: bool = False
-    loader: float = 0.0
-    compiled: bool = False
-    dry: bool = False
-    assume: dict[str, float] = {}
-    standins: bool | None = None
-    late_copies: bool = False
-    graphs: bool = False
-    given: tuple[str, ...] = ()
-    world_size: int | None = None
-    rank: int = 0
-
-    def emulator(self, **more: Any) -> Emulator:
-        """Create the planned device; `more` overrides arguments of :class:`Emulator`.
-
-        Raises:
-            ModuleNotFoundError: torch is not installed.
-        """
-        from gapless.emulation.emulator import Emulator
-        from gapless.emulation.standins.given import read
-
-        read(self.given)
-        names = ("programme", "memory", "dry", "assume", "standins", "late_copies", "graphs", "compiled")
-        planned = {name: getattr(self, name) for name in names}
-        return Emulator(self.gpu, self.devices, lasting=True, inference=True, **{**planned, **more})
+    capture: CaptureOptions = CaptureOptions()
 
 
 # -- in the parent ---------------------------------------------------------------------------------

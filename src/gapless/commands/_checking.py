@@ -5,27 +5,27 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gapless.analyze import WARM_UP, report
+from gapless.analyze import WARM_UP
 from gapless.analyze.run.enough import Enough
 from gapless.analyze.run.inference import ITERATION, TRAINING_STEP, may_train, noun_of
 from gapless.analyze.run.planned import Planner
 from gapless.analyze.run.turns import tally
-from gapless.capture.children import ChildPlan
+from gapless.analyze.session_report import draft, with_loaders
 from gapless.capture.finishing import Abandoned, Finishing
+from gapless.capture.options import CaptureOptions
 from gapless.capture.stopping import Watcher, variables
-from gapless.commands import _gate, _host, _output, _ranks
+from gapless.commands import _gate, _gpus, _host, _output, _ranks
 from gapless.commands._again import Rerun
 from gapless.commands._compiled import add_compile_results
 from gapless.commands._fit import Fit
 from gapless.commands._loaders import Loaders
 from gapless.commands._progress import Progress
+from gapless.emulation.options import EmulatorOptions
 from gapless.errors import EXIT_FINDINGS, GaplessError, UnreadableInput
-from gapless.files.output import is_stream
 from gapless.model import Recurrence, Report, Session, StepMark
 from gapless.model.assumption import Switch
 from gapless.model.offer import Wanted
@@ -35,30 +35,55 @@ from gapless.model.tally import UNTRAINED
 from gapless.render import renderer
 
 if TYPE_CHECKING:
-    from gapless.emulation.distributed.world import World
     from gapless.emulation.emulator import Emulator
 
 
-@dataclass(frozen=True)
-class CheckOptions:
-    """The options of ``gapless check``; those about what is recorded are in `plan`.
+class CheckOptions(msgspec.Struct, frozen=True):
+    """The options of ``gapless check``; those about what is recorded are in `capture`.
 
-    `dry` is None if the run decides whether to compute values; `world` describes the simulated ranks, if any.
+    `gpus` are the names given with --gpu: the first is emulated, the others are estimated. The run goes on
+    for up to `longer` seconds to reach what its steps have not shown.
     """
 
-    plan: ChildPlan
-    world: World | None
-    dry: bool | None
-    max_waits: float | None
-    fail_on: tuple[str, ...]
-    output: str | None
-    shown: _output.Shown
-    quiet: bool
-    calibrate: str | None
-    what_if: tuple[str, ...]
-    fit: Fit
-    longer: float
-    wanted: Wanted | None
+    capture: CaptureOptions = CaptureOptions(
+        EmulatorOptions(programme=True, compiled=True, dry=None, lasting=True, inference=True)
+    )
+    gpus: str | None = None
+    max_waits: float | None = None
+    fail_on: tuple[str, ...] = ()
+    output: str | None = None
+    calibrate: str | None = None
+    what_if: tuple[str, ...] = ()
+    fit: Fit = Fit()
+    shown: _output.Shown = _output.Shown()
+    quiet: bool = False
+    longer: float = 0.0
+
+    @property
+    def emulator(self) -> EmulatorOptions:
+        return self.capture.emulator
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """The GPUs to estimate the run for."""
+        return _gpus.choose_gpus(self.gpus, self.fit.price)[1]
+
+    def decided(self, longer: float) -> CheckOptions:
+        """Return what the command follows where options depend on each other.
+
+        Ranks end at the same step, and agree on whether the data that they exchange has values.
+
+        Raises:
+            UsageError: there is no GPU of a name.
+        """
+        gpu, wanted = _gpus.choose_gpus(self.gpus, self.fit.price)
+        several = _ranks.several()
+        capture = self.capture.emulating(
+            gpu=gpu,
+            memory=self.emulator.memory or wanted is not None,
+            dry=bool(self.emulator.dry) if several else self.emulator.dry,
+        )
+        return msgspec.structs.replace(self, capture=capture, longer=0.0 if several else longer)
 
 
 class CheckWatcher(Watcher):
@@ -69,10 +94,10 @@ class CheckWatcher(Watcher):
     """
 
     def __init__(self, options: CheckOptions) -> None:
-        steps = options.plan.steps or 0
+        steps = options.capture.steps or 0
         self.progress = Progress(
             _output.own_copy(sys.stderr),
-            options.plan.steps and steps + WARM_UP,
+            options.capture.steps and steps + WARM_UP,
             quiet=options.quiet,
             color=not options.shown.no_color,
         )
@@ -95,11 +120,11 @@ class CheckWatcher(Watcher):
         """Announce the run, and watch the loaders that the script creates from now on."""
         if not self.speaks:
             return
-        world, plan = self._options.world, self._options.plan
-        rank = world[1::-1] if world is not None else None
-        self.progress.begin(name, gpu, plan.steps, rank, dry=bool(self._options.dry))
-        if plan.loader and "torch" in sys.modules:
-            self.loaders = Loaders(plan.loader, self.progress.loader)
+        capture, emulator = self._options.capture, self._options.emulator
+        rank = (emulator.rank or 0, emulator.world_size) if emulator.world_size is not None else None
+        self.progress.begin(name, gpu, capture.steps, rank, dry=bool(emulator.dry))
+        if capture.loader and "torch" in sys.modules:
+            self.loaders = Loaders(capture.loader_budget, self.progress.loader)
 
     def enough(self, mark: StepMark) -> bool:
         self.tally.add(mark)
@@ -110,7 +135,7 @@ class CheckWatcher(Watcher):
         self._planner(mark, self.tally.count)
         if self.loaders is not None:
             self.loaders.step()
-        if self._options.plan.steps is None or (self.tally.kind in UNTRAINED and may_train(mark)):
+        if self._options.capture.steps is None or (self.tally.kind in UNTRAINED and may_train(mark)):
             return False
         if self.tally.kind == "wait":  # which of its loops matters shows only at the end
             return False
@@ -170,7 +195,7 @@ class Conclusion:
         self._style = options.shown.style(self._stream, hints=hints)
         self._calibration = os.path.abspath(options.calibrate) if options.calibrate else ""
         self._output = options.output and os.path.abspath(_ranks.path_for(options.output, _ranks.rank()))
-        measures_host = options.plan.programme and not options.calibrate and watch.speaks
+        measures_host = options.emulator.programme and not options.calibrate and watch.speaks
         self._host = (
             _host.resolve_host_speed(options.fit.host) if measures_host else None
         )  # now, before the script uses torch
@@ -190,46 +215,62 @@ class Conclusion:
         except Abandoned as request:
             self.status = request.status
             self._rescue("stopped before the report was written")
+        except Exception:  # a defect must not lose what the run recorded
+            self._rescue("the report failed")
+            raise
 
     def _conclude(self, session: Session, emulator: Emulator | None) -> None:
         self.watch.end(session)
-        requests = {"wanted": self.options.wanted, "what_if": self.options.what_if}
-        failed = session
-        rerun = self._finishing.attempt(lambda: self._with_values(failed, emulator), None)
-        if rerun is not None and rerun.failed_dry is not None and not rerun.failed_dry.kept:
-            session, self.status = msgspec.structs.replace(rerun, **requests), rerun.ending.status
-            self.watch.recount(session)
-        else:
-            session = self._calibrate(session if rerun is None else rerun)
-            session = msgspec.structs.replace(session, **requests)
-            if emulator is not None and self.options.plan.compiled and self.watch.speaks:
-                recorded = session
-                session = self._finishing.attempt(
-                    lambda: add_compile_results(recorded, emulator, self.watch.progress.announce), recorded
-                )
+        session = self._session = self._complete(session, emulator)
+        document = None
+        if self.watch.speaks and not self.options.fit.silent:
+            document = draft(session, priced=self.options.emulator.programme)
+            session, document = self._measure_loaders(session, document)
+            session, document = self._try_changes(session, document)
         self._save(session)
-        reports_here = self.watch.speaks and not self.options.fit.silent
-        built_report = report(session, priced=self.options.plan.programme) if reports_here else None
-        loaders = self.watch.loaders
-        if built_report is not None and loaders is not None:
-            steps, unfed = self.watch.tally.count, (session, built_report)
-            session, built_report = self._finishing.attempt(
-                lambda: loaders.examine_session(*unfed, steps), unfed
-            )
-            self.status = self.status or loaders.status
-            if session.loaders:
-                self._save(session)
-        if built_report is not None and self._again is not None and self._should_try_changes(built_report):
-            from gapless.commands._remedies import with_remedies
+        if document is not None:
+            self._report(with_loaders(document, session.loaders, session.memory))
 
-            lacking, again = (session, built_report), self._again
-            session, built_report = self._finishing.attempt(
-                lambda: with_remedies(*lacking, again, self.watch.progress), lacking
-            )
-        if self._save(session, last=True):
-            self.watch.progress.saved(self._style.path(self._output or ""))
-        if built_report is not None:
-            self._report(built_report)
+    def _complete(self, session: Session, emulator: Emulator | None) -> Session:
+        """Return the session to report: that of another run if this one lacked values, calibrated, and with
+        what the script compiled.
+        """
+        requests = {"wanted": self.options.wanted, "what_if": self.options.what_if}
+        rerun = self._finishing.attempt(lambda: self._with_values(session, emulator), None)
+        if rerun is not None and rerun.failed_dry is not None and not rerun.failed_dry.kept:
+            self.status = rerun.ending.status
+            self.watch.recount(rerun)
+            return msgspec.structs.replace(rerun, **requests)
+        recorded = self._calibrate(session if rerun is None else rerun)
+        recorded = msgspec.structs.replace(recorded, **requests)
+        if emulator is None or not self.options.emulator.compiled or not self.watch.speaks:
+            return recorded
+        return self._finishing.attempt(
+            lambda: add_compile_results(recorded, emulator, self.watch.progress.announce), recorded
+        )
+
+    def _measure_loaders(self, session: Session, document: Report) -> tuple[Session, Report]:
+        loaders = self.watch.loaders
+        if loaders is None:
+            return session, document
+        steps = self.watch.tally.count
+        results = self._finishing.attempt(
+            lambda: loaders.examine_session(session, document, steps), (session, document)
+        )
+        self.status = self.status or loaders.status
+        self._session = results[0]
+        return results
+
+    def _try_changes(self, session: Session, document: Report) -> tuple[Session, Report]:
+        """Run the script again with changes that may make it fit, if it does not."""
+        again = self._again
+        if again is None or not self._should_try_changes(document):
+            return session, document
+        from gapless.commands._remedies import Remedies
+
+        remedies = Remedies(again, self.watch.progress)
+        session = self._finishing.attempt(lambda: remedies.try_changes(session, document), session)
+        return session, msgspec.structs.replace(document, remedies=session.remedies)
 
     def _with_values(self, session: Session, emulator: Emulator | None) -> Session | None:
         """Return the session of a second run with values, or `session` with the reason why there was none.
@@ -246,7 +287,7 @@ class Conclusion:
             session,
             self._again if may else None,
             self.watch.progress,
-            explicit=bool(self.options.dry),
+            explicit=bool(self.options.emulator.dry),
             peak=sum(core.peak_allocated(n) for n in range(core.device_count)) if core is not None else 0,
         )
 
@@ -255,37 +296,32 @@ class Conclusion:
         lacks = any(memory.ends_it for memory in report.memory)
         return lacks and self.options.fit.tries and not _ranks.several()
 
-    def _save(self, session: Session, last: bool = False) -> bool:
-        """Save the session if the file can be written again later, or if this is the `last` time.
-
-        Returns whether it was saved. A failure is reported once, and does not keep the report from being
-        shown.
-        """
+    def _save(self, session: Session) -> None:
+        """Save the session, once; a failure is reported, and does not keep the report from being shown."""
         self._session = session
-        if not self._output or (is_stream(self._output) and not last):
-            return False
+        if not self._output:
+            return
         try:
             save(session, self._output)
         except UnreadableInput as error:
-            if last:
-                self.watch.progress.problem(str(error))
-                self.status = self.status or error.exit_code
-            return False
+            self.watch.progress.problem(str(error))
+            self.status = self.status or error.exit_code
+            return
         self._saved = True
-        return True
+        self.watch.progress.saved(self._style.path(self._output))
 
     def _rescue(self, why: str) -> None:
-        """Say where the unreported session is saved; without -o it goes to a temporary file."""
-        path = self._style.path(self._output or "")
+        """Save the session if it is not saved yet, without -o to a temporary file, and say where."""
+        named = self._output and self._style.path(self._output)
         if not self._saved:
             try:
-                descriptor, path = tempfile.mkstemp(prefix="gapless-", suffix=".gapless.json")
-                os.close(descriptor)
+                path = self._output or _new_temporary_file()
                 save(self._session, path)
+                named = named or path
             except (OSError, UnreadableInput) as error:
                 self.watch.progress.problem(f"{why}, and the session could not be saved: {error}")
                 return
-        self.watch.progress.problem(f"{why}; the session is saved: gapless show {path}")
+        self.watch.progress.problem(f"{why}; the session is saved: gapless show {named}")
 
     def _calibrate(self, session: Session) -> Session:
         """Return the session with the kernel times of the user's profile, or else with the host's speed."""
@@ -314,3 +350,9 @@ class Conclusion:
             self.watch.progress.problem(reason)
         if over and not self.status:
             self.status = EXIT_FINDINGS
+
+
+def _new_temporary_file() -> str:
+    descriptor, path = tempfile.mkstemp(prefix="gapless-", suffix=".gapless.json")
+    os.close(descriptor)
+    return path

@@ -29,7 +29,6 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     passed = click.option(
         "--compile-pass/--no-compile-pass",
         "compiled",
-        default=True,
         help="After the run, compile what the script compiles, to find graph breaks and recompilations; on "
         "by default.",
     )

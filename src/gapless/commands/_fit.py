@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import click
@@ -13,8 +11,7 @@ import msgspec
 from gapless.model.programme import Programme
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(msgspec.Struct, frozen=True):
     """The values of these options: the argument to search, changes to run with, whether to try others,
     prices, whether to only save the session, and the speeds of the host, of GPU links and of the network.
     """
@@ -24,9 +21,9 @@ class Fit:
     tries: bool = True
     price: str = ""
     silent: bool = False
-    host: str = "usual"
-    link: float = 0.0
-    network: float = 0.0
+    host: str = "measure"
+    link: float | None = None
+    network: float | None = None
 
     def with_links(self, programme: Programme) -> Programme:
         """Return `programme` with the user's --link and --network bandwidths, in GB/s one way."""
@@ -39,7 +36,6 @@ _OPTIONS = (
     click.option(
         "--host",
         metavar="SPEED",
-        default="measure",
         envvar="GAPLESS_HOST",
         show_default=True,
         help="Speed of the CPU next to the GPU: measure (as fast as this machine, measured once in half a "
@@ -49,7 +45,6 @@ _OPTIONS = (
     click.option(
         "--price",
         metavar="NAME=P,...",
-        default="",
         help="Price per hour of each GPU; the table then shows the price per million tokens or samples.",
     ),
     click.option(
@@ -67,14 +62,12 @@ _OPTIONS = (
     click.option(
         "--find",
         metavar="ARG:A..B",
-        default="",
         help="Find the largest value of SCRIPT's argument ARG, from A to B, that fits the GPU: "
         "batch_size:8..256 (add :8 to try multiples of eight only). SCRIPT runs once for each value "
         "tried.",
     ),
     click.option(
         "--tries/--no-tries",
-        default=True,
         help="With --memory: if SCRIPT does not fit, run it again with changes that may help; on by default.",
     ),
     click.option(
@@ -90,16 +83,7 @@ _OPTIONS = (
 
 
 def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add these options to `command`, which receives them as `fit`."""
-
-    @wraps(command)
-    def with_fit(
-        find: str, changes: tuple[str, ...], tries: bool, price: str, silent: bool, host: str,
-        link: float | None, network: float | None, **more: Any,
-    ) -> Any:  # fmt: skip
-        fit = Fit(find, changes, tries, price, silent, host, link or 0.0, network or 0.0)
-        return command(fit=fit, **more)
-
+    """Add these options to `command`, whose options contain a `Fit`."""
     for option in reversed(_OPTIONS):
-        with_fit = option(with_fit)
-    return with_fit
+        command = option(command)
+    return command

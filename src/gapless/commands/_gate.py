@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
@@ -11,13 +12,25 @@ from gapless.model import Profile, Report
 from gapless.model.wording import count, number, rate, rename_steps
 from gapless.rules import all_rules
 
-fail_on = click.option(
-    "--fail-on",
-    metavar="CODES",
-    default="",
-    help="Exit with 1 if there are findings with these codes: GAP301,GAP11.",
-)
-"""The --fail-on option of commands that read profiles; `parse_codes` parses its value."""
+
+class Codes(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
+    """Codes of rules, and prefixes of codes, as in ``GAP12,gap101``."""
+
+    name = "CODES"
+
+    def convert(
+        self, value: str | tuple[str, ...], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        return parse_codes(value) if isinstance(value, str) else value
+
+
+def fail_on_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the option --fail-on."""
+    return click.option("--fail-on", metavar="CODES", type=Codes(), help=help_text)
+
+
+fail_on = fail_on_option("Exit with 1 if there are findings with these codes: GAP301,GAP11.")
+"""The --fail-on option of commands that read profiles."""
 
 
 def parse_codes(text: str) -> tuple[str, ...]:

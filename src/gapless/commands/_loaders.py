@@ -15,8 +15,6 @@ from gapless.commands import _ranks
 from gapless.model import Report, Session
 from gapless.model.loader_use import LoaderUse
 
-LOADER_BUDGET = 6.0
-"""Seconds to measure all loaders of a script."""
 _CUT = "measuring the loaders was interrupted"
 
 
@@ -47,32 +45,32 @@ class Loaders:
         length = length_of(use.loader) if use.loader is not None else 0
         return use.per_step(self._uses.steps), max(length, 0)
 
-    def examine_session(self, session: Session, report: Report, steps: int) -> tuple[Session, Report]:
-        """Return `session` and its report with what the loaders do; unchanged if none was iterated.
+    def examine_session(self, session: Session, draft: Report, steps: int) -> tuple[Session, Report]:
+        """Return `session` with what the loaders do, and the `draft` of its report with notes on how that was
+        measured; both unchanged if no loader was iterated.
 
-        A request to end the process is obeyed: the report then has what was measured so far.
+        A request to end the process is obeyed: the session then has what was measured so far.
         """
         self._uses.stop()
         measured = session.loaders  # by the process that made the steps, if this one started it
         if measured or not self._uses.uses or not can_measure(session):
-            return session, report
-        from gapless.analyze.session_report import with_loaders
+            return session, draft
         from gapless.capture.signals import INTERRUPTED, TERMINATED, Terminated, terminable
         from gapless.loading.examine import Interrupted
 
         try:
             with terminable():
-                uses = self._examine(report, steps)
+                uses = self._examine(draft, steps)
         except Interrupted as cut:
             self.status = TERMINATED if isinstance(cut.request, Terminated) else INTERRUPTED
-            uses, report = cut.uses, _add_note(report, _CUT)
+            uses, draft = cut.uses, _add_note(draft, _CUT)
         except (KeyboardInterrupt, Terminated) as request:
             self.status = INTERRUPTED if isinstance(request, KeyboardInterrupt) else TERMINATED
-            return session, _add_note(report, _CUT)
+            return session, _add_note(draft, _CUT)
         except Exception as error:  # a failing measurement must not lose what the run recorded
             why = f"{type(error).__name__}: {error}".split("\n")[0]
-            return session, _add_note(report, f"the loaders could not be measured: {why}")
-        return msgspec.structs.replace(session, loaders=uses), with_loaders(report, uses, session.memory)
+            return session, _add_note(draft, f"the loaders could not be measured: {why}")
+        return msgspec.structs.replace(session, loaders=uses), draft
 
     def _examine(self, report: Report, steps: int) -> tuple[LoaderUse, ...]:
         from gapless.loading.examine import StepTimes, examine

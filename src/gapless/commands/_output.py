@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from typing import Any, TextIO
 
 import click
+import msgspec
 from rich.console import Console
 
 from gapless.errors import EXIT_OK, GaplessError, UnreadableInput, UsageError
@@ -22,7 +22,6 @@ from gapless.render._brief import plain
 _PIPED_WIDTH = 80
 """Columns of a report that is not written to a terminal."""
 _WIDEST = 100
-
 """Columns of a report on a terminal: longer lines are hard to read."""
 
 
@@ -153,14 +152,13 @@ def _discard_rest(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(msgspec.Struct, frozen=True):
     """How reports are shown: the values of the options of :func:`report_options`."""
 
-    form: str
-    unfold: bool
-    verbose: bool
-    no_color: bool
+    form: str = "text"
+    unfold: bool = False
+    verbose: bool = False
+    no_color: bool = False
 
     @property
     def alone(self) -> bool:
@@ -195,16 +193,9 @@ class Shown:
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options about how a report is shown; `command` receives them as `shown`."""
-
-    @wraps(command)
-    def with_shown(form: str, unfold: bool, verbose: bool, no_color: bool, **more: Any) -> Any:
-        return command(shown=Shown(form, unfold, verbose, no_color), **more)
-
+    """Add the options about how a report is shown to `command`, whose options contain a `Shown`."""
     options = (
-        click.option(
-            "-f", "--format", "form", type=click.Choice(formats()), default="text", show_default=True
-        ),
+        click.option("-f", "--format", "form", type=click.Choice(formats()), show_default=True),
         click.option(
             "--all",
             "unfold",
@@ -220,5 +211,5 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--no-color", is_flag=True, help="Plain text; the NO_COLOR variable does the same."),
     )
     for option in reversed(options):
-        with_shown = option(with_shown)
-    return with_shown
+        command = option(command)
+    return command

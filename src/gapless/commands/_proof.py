@@ -12,6 +12,8 @@ from click.core import ParameterSource
 from gapless.commands import _output
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, require_torch
 from gapless.model.proof import Proof
+from gapless.prove.options import CompareOptions
+from gapless.prove.sweep import parse_sweep_option
 
 _OPTIONS: tuple[Any, ...] = (
     click.option(
@@ -23,15 +25,11 @@ _OPTIONS: tuple[Any, ...] = (
         "--cases", metavar="TARGET", help="More inputs of your own: a dict from names to arguments."
     ),
     click.option("--case", "only", metavar="NAME", multiple=True, help="Run only this case, without timing."),
-    click.option(
-        "--edge-cases/--no-edge-cases", default=True, help="Derive edge cases from the inputs; on by default."
-    ),
+    click.option("--edge-cases/--no-edge-cases", help="Derive edge cases from the inputs; on by default."),
     click.option(
         "--grad", "gradients_of", metavar="NAME", multiple=True, help="Make this input require gradients."
     ),
-    click.option(
-        "--backward/--no-backward", default=True, help="Compare gradients, if there are any; on by default."
-    ),
+    click.option("--backward/--no-backward", help="Compare gradients, if there are any; on by default."),
     click.option(
         "--bounded",
         is_flag=True,
@@ -59,20 +57,19 @@ _OPTIONS: tuple[Any, ...] = (
         "--seconds",
         metavar="SECONDS",
         type=click.FloatRange(0),
-        default=5.0,
         show_default=True,
         help="How long to measure time.",
     ),
     click.option(
         "--sweep",
         metavar="KEY=V,V,...",
+        callback=lambda _context, _option, text: text and parse_sweep_option(text),
         help="Measure for several values of a keyword argument of the inputs.",
     ),
     click.option(
         "--seed",
         metavar="N",
         type=click.IntRange(0),
-        default=0,
         show_default=True,
         help="Seed for random numbers.",
     ),
@@ -113,30 +110,27 @@ def status(proof: Proof, fail_if_slower: bool) -> int:
     return EXIT_OK if proof.same and not slower else EXIT_FINDINGS
 
 
-def proof(before: str, after: str, arguments: dict[str, Any]) -> Proof:
-    """Compare two callables named on the command line; `arguments` are the fields of `CompareOptions`.
+def proof(before: str, after: str, options: CompareOptions) -> Proof:
+    """Compare two callables named on the command line.
 
     Raises:
         UsageError: torch, the inputs or a target is missing.
     """
     require_torch("comparing callables runs them")
     from gapless.prove.proving import prove
-    from gapless.prove.setup import CompareOptions
-    from gapless.prove.sweep import parse_sweep_option
 
-    sweep = parse_sweep_option(arguments["sweep"]) if arguments.get("sweep") else None
-    result = prove(CompareOptions(original=before, fixed=after, **{**arguments, "sweep": sweep}))
+    result = prove(before, after, options)
     if not result.failed:  # a race is in no case of its own
         return result
-    return msgspec.structs.replace(result, again=_again(before, after, arguments, result))
+    return msgspec.structs.replace(result, again=_again(before, after, options, result))
 
 
-def _again(before: str, after: str, arguments: dict[str, Any], proof: Proof) -> str:
+def _again(before: str, after: str, options: CompareOptions, proof: Proof) -> str:
     """Return the command that runs the first failing case alone."""
-    words = ["gapless", "compare", before, after, "--inputs", arguments["inputs"] or ""]
-    words += ["--cases", arguments["cases"]] if arguments.get("cases") else []
-    words += [word for name in arguments.get("gradients_of", ()) for word in ("--grad", name)]
-    words += ["--bounded"] if arguments.get("bounded") else []
-    words += ["--contract", arguments["contract"]] if arguments.get("contract") else []
-    words += ["--seed", str(arguments["seed"])] if arguments.get("seed") else []
+    words = ["gapless", "compare", before, after, "--inputs", options.inputs or ""]
+    words += ["--cases", options.cases] if options.cases else []
+    words += [word for name in options.gradients_of for word in ("--grad", name)]
+    words += ["--bounded"] if options.bounded else []
+    words += ["--contract", options.contract] if options.contract else []
+    words += ["--seed", str(options.seed)] if options.seed else []
     return shlex.join([*words, "--case", proof.failed[0].name])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gapless.errors import UsageError
 
 if TYPE_CHECKING:
-    from gapless.emulation.distributed.world import World
+    from gapless.emulation.options import EmulatorOptions
 
 _LAUNCHERS = (
     "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
@@ -39,19 +39,15 @@ def here(environment: Mapping[str, str] = os.environ) -> int:
     return max(1, _number(environment, "LOCAL_WORLD_SIZE", 1))
 
 
-def simulated_world(size: int | None, rank: int | None, devices: int | None) -> World | None:
-    """Return the ranks that ``--world-size`` simulates besides this process, if any.
+def refuse_rank(options: EmulatorOptions) -> None:
+    """Refuse a rank that there is not.
 
     Raises:
-        UsageError: the rank does not exist, or a launcher started real ones.
+        UsageError: ``--rank`` stands alone or names no rank, or a launcher started real ranks.
     """
-    if size is None:
-        if rank is not None:
-            raise UsageError("--rank R needs --world-size N")
-        return None
-    from gapless.emulation.distributed.world import World
-
-    return World.of(size, rank or 0, devices)
+    if options.rank is not None and options.world_size is None:
+        raise UsageError("--rank R needs --world-size N")
+    options.world()
 
 
 def refuse_launcher(name: str) -> None:

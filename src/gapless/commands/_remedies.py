@@ -10,7 +10,6 @@ import msgspec
 
 from gapless.analyze.attempts import make_attempt
 from gapless.analyze.remedies import calculate_attempts, candidates
-from gapless.analyze.session_report import with_loaders
 from gapless.capture.signals import Terminated, terminable
 from gapless.commands._again import Rerun
 from gapless.commands._argument import with_argument
@@ -22,14 +21,6 @@ from gapless.model.attempt import Attempt
 REMEDIES_BUDGET = 300.0
 """Seconds after which no further change is tried."""
 _BATCH = re.compile(r"(?P<name>-{0,2}[\w.-]*batch[\w.-]*)=?(?P<value>\d+)?", re.IGNORECASE)
-
-
-def with_remedies(
-    session: Session, report: Report, again: Rerun, progress: Progress
-) -> tuple[Session, Report]:
-    """Return the session and report of a run that does not fit, with the changes that would make it fit."""
-    session = Remedies(again, progress).try_changes(session, report)
-    return session, with_loaders(msgspec.structs.replace(report, remedies=session.remedies), session.loaders)
 
 
 class Remedies:

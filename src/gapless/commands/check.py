@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -19,13 +19,13 @@ from gapless.capture.run import run
 from gapless.capture.signals import TERMINATED
 from gapless.capture.stopping import Stopper
 from gapless.capture.target import Target
-from gapless.commands import _gate, _gpus, _host, _output, _ranks
+from gapless.commands import _gate, _host, _output, _ranks
 from gapless.commands._again import Rerun
 from gapless.commands._checking import CheckOptions, CheckWatcher, Conclusion
 from gapless.commands._compiled import compile_options
-from gapless.commands._fit import Fit, fit_options
+from gapless.commands._fit import fit_options
 from gapless.commands._leaving import exit_despite_threads
-from gapless.commands._loaders import LOADER_BUDGET
+from gapless.commands._options import takes
 from gapless.commands._script import WORDS, ScriptCommand
 from gapless.commands._steps import StepsOption
 from gapless.errors import EXIT_FINDINGS, UsageError, require_torch
@@ -38,12 +38,33 @@ _CHILD = "gapless.commands._child:start"
 """The function that child processes of the script run."""
 
 
+def _parse_assumptions(
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, float]:
+    """Return the values given with --assume by line.
+
+    Raises:
+        UsageError: one is not written as ``train.py:120=0.3``.
+    """
+    values = {}
+    for text in texts:
+        place, _, value = text.rpartition("=")
+        file, _, line = place.rpartition(":")
+        try:
+            values[place] = {"true": 1.0, "false": 0.0}[value.lower()] if value.isalpha() else float(value)
+        except (KeyError, ValueError):
+            file = ""
+        if not file or not line.isdigit():
+            raise UsageError(f"--assume {text}: expected FILE:LINE=VALUE, for example train.py:120=0.3")
+    return values
+
+
+@takes(CheckOptions())
 @click.command("check", cls=ScriptCommand)
 @click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
 @click.option(
     "--steps",
     type=StepsOption(),
-    default="10",
     show_default=True,
     help=f"Stop after N steady training steps (the first {WARM_UP} do not count), or run the whole script. "
     f"By default the run continues for up to {MAX_EXTRA_SECONDS:g} s to reach the next evaluation, "
@@ -51,6 +72,7 @@ _CHILD = "gapless.commands._child:start"
 )
 @click.option(
     "--gpu",
+    "gpus",
     metavar="NAME,...",
     help="The GPU to emulate: A100 (default), H100, L4, T4, ... With several names, the first is emulated, "
     "and a table shows for each whether the run fits and how fast it would be.",
@@ -78,17 +100,11 @@ _CHILD = "gapless.commands._child:start"
 @click.option(
     "--max-waits", metavar="N", type=click.FloatRange(0), help="Exit with 1 above N syncs per steady step."
 )
-@click.option(
-    "--fail-on",
-    metavar="CODES",
-    default="",
-    help="Exit with 1 if a step has findings with these codes: GAP101,GAP12.",
-)
+@_gate.fail_on_option("Exit with 1 if a step has findings with these codes: GAP101,GAP12.")
 @_output.file_option("-o", "--output", help="Save the session; `gapless show FILE` shows the report again.")
 @click.option(
     "--prices/--no-prices",
     "programme",
-    default=True,
     help="Estimate how long a step and each sync in it take on the GPU; on by default.",
 )
 @click.option(
@@ -106,14 +122,12 @@ _CHILD = "gapless.commands._child:start"
 )
 @click.option(
     "--loader/--no-loader",
-    default=True,
     help="After the script has run, measure the DataLoaders that feed the steps; on by default.",
 )
 @click.option(
     "--loader-budget",
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
-    default=LOADER_BUDGET,
     show_default=True,
     help="Time limit for measuring the loaders.",
 )
@@ -129,6 +143,7 @@ _CHILD = "gapless.commands._child:start"
     "--assume",
     metavar="FILE:LINE=VALUE",
     multiple=True,
+    callback=_parse_assumptions,
     help="In a run without values: what to assume for a value read at that line: train.py:120=0.3, =true, "
     "=17. For a size: the number of elements, or their share.",
 )
@@ -148,7 +163,7 @@ _CHILD = "gapless.commands._child:start"
 )
 @click.option(
     "--standin",
-    "given",
+    "standin_files",
     metavar="FILE",
     multiple=True,
     type=click.Path(dir_okay=False, resolve_path=True),
@@ -158,9 +173,7 @@ _CHILD = "gapless.commands._child:start"
 @_output.report_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def command(
-    script: tuple[str, ...], module: str | None, fail_on: str, gpu: str | None, fit: Fit, **values: Any
-) -> int:
+def command(script: tuple[str, ...], module: str | None, options: CheckOptions) -> int:
     """Run SCRIPT unmodified on an emulated CUDA device and report each line that makes the CPU wait for it.
 
     No GPU is needed. Options come before SCRIPT; everything after it is passed to the script. With -f html,
@@ -185,23 +198,18 @@ def command(
     if module is None and not script:
         raise UsageError("no script given. Example: gapless check train.py")
     require_torch("gapless check runs your script")
+    if options.emulator.assume and options.emulator.dry is False:
+        raise UsageError("--assume needs a run without values: remove --values")
     context = click.get_current_context()
-    usual = context.get_parameter_source("steps") is ParameterSource.DEFAULT
-    gpu, wanted = _gpus.choose_gpus(gpu, fit.price)
-    plan = _make_plan(gpu, values, memory=bool(values.pop("memory")) or wanted is not None)
-    options = CheckOptions(
-        plan=plan,
-        world=_ranks.simulated_world(plan.world_size, values.pop("rank"), plan.devices),
-        fail_on=_gate.parse_codes(fail_on),
-        longer=MAX_EXTRA_SECONDS if usual and not _ranks.several() else 0.0,
-        wanted=wanted,
-        fit=fit,
-        **values,
-    )
+    explicit = context.get_parameter_source("steps") is not ParameterSource.DEFAULT
+    options = options.decided(longer=0.0 if explicit else MAX_EXTRA_SECONDS)
+    _ranks.refuse_rank(options.emulator)
     options.shown.refuse_terminal(f"gapless check -f html {module or script[0]}")
     own, words = context.meta[WORDS]
     again = Rerun(own, words, module=module is not None)
-    return find(module, script, options, again) if fit.find else check(module, script, options, again)
+    if options.fit.find:
+        return find(module, script, options, again)
+    return check(module, script, options, again)
 
 
 OPTIONS = frozenset(name for param in command.params for name in (*param.opts, *param.secondary_opts))
@@ -225,7 +233,7 @@ def find(module: str | None, words: tuple[str, ...], options: CheckOptions, agai
 def check(module: str | None, words: tuple[str, ...], options: CheckOptions, again: Rerun) -> int:
     """Run the script, report, and return the exit status."""
     target = Target.of(module, words)
-    if options.world is not None:
+    if options.emulator.world_size is not None:
         _ranks.refuse_launcher(module or words[0])
     _host.parse_host_speed(options.fit.host)
     if options.calibrate is not None:
@@ -242,7 +250,10 @@ def check(module: str | None, words: tuple[str, ...], options: CheckOptions, aga
     emulator.on_fork = children.record_processes
     atexit.register(emulator.stop)  # first in, so last out: the script's own handlers still find the device
     watch.begin(os.path.basename(target.name), emulator.gpu.name)
-    with children.environment_for_children(options.plan) as folder, finishing:
+    with (
+        children.environment_for_children(children.ChildPlan(_CHILD, capture=options.capture)) as folder,
+        finishing,
+    ):
         session = run(
             target,
             emulator,
@@ -258,51 +269,13 @@ def check(module: str | None, words: tuple[str, ...], options: CheckOptions, aga
     return conclusion.status
 
 
-def _make_plan(gpu: str | None, values: dict[str, Any], memory: bool) -> children.ChildPlan:
-    """Return what this process and its children record; the options used are removed from `values`."""
-    budget = values.pop("loader_budget")
-    named = ("devices", "steps", "programme", "compiled", "standins", "late_copies", "graphs", "given")
-    return children.ChildPlan(
-        start=_CHILD,
-        gpu=gpu,
-        memory=memory,
-        loader=budget if values.pop("loader") else 0.0,
-        dry=bool(values["dry"]),  # all processes must agree whether the data that they exchange has values
-        assume=_parse_assumptions(values.pop("assume"), values["dry"]),
-        world_size=values.pop("world_size"),
-        rank=values["rank"] or 0,
-        **{name: values.pop(name) for name in named},
-    )
-
-
-def _parse_assumptions(texts: tuple[str, ...], dry: bool | None) -> dict[str, float]:
-    """Return the values given with --assume by line.
-
-    Raises:
-        UsageError: one is not written as ``train.py:120=0.3``, or the run computes values.
-    """
-    if texts and dry is False:
-        raise UsageError("--assume needs a run without values: remove --values")
-    values = {}
-    for text in texts:
-        place, _, value = text.rpartition("=")
-        file, _, line = place.rpartition(":")
-        try:
-            values[place] = {"true": 1.0, "false": 0.0}[value.lower()] if value.isalpha() else float(value)
-        except (KeyError, ValueError):
-            file = ""
-        if not file or not line.isdigit():
-            raise UsageError(f"--assume {text}: expected FILE:LINE=VALUE, for example train.py:120=0.3")
-    return values
-
-
 def _check_trace(options: CheckOptions) -> None:
     """Refuse a --calibrate file that is no profile, before the script runs.
 
     Raises:
         UsageError: it is no profile, or estimates are off.
     """
-    if not options.plan.programme:
+    if not options.emulator.programme:
         raise UsageError("--calibrate needs prices: remove --no-prices")
     path = options.calibrate or ""
     if kind_of(path) != "trace":
@@ -312,12 +285,8 @@ def _check_trace(options: CheckOptions) -> None:
 
 
 def _make_emulator(options: CheckOptions, stopper: Stopper, watch: CheckWatcher) -> Emulator:
-    emulator = options.plan.emulator(
-        on_mark=stopper,
-        between_marks=stopper.between if options.longer else None,
-        on_switch=watch.announce_switch,
-        world=options.world,
-        **({} if _ranks.several() else {"dry": options.dry}),
+    emulator = options.capture.make_emulator(
+        stopper, stopper.between if options.longer else None, watch.announce_switch
     )
     emulator.in_turn = are_in_turn
     emulator.core.recorder.ends_iteration = waits_end_iterations

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
 
 from gapless.analyze import report
 from gapless.commands import _memory_compare, _output, _proof
+from gapless.commands._options import takes
 from gapless.commands._reading import read_profiles
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, GaplessError, UsageError, require_torch
 from gapless.files.kinds import kind_of
@@ -22,6 +23,7 @@ from gapless.model.comparison import Comparison, FindingChange, percents
 from gapless.model.session import load
 from gapless.model.wording import rate
 from gapless.prove.naming import is_target, script_words
+from gapless.prove.options import CompareOptions
 from gapless.render import Style
 
 if TYPE_CHECKING:
@@ -36,6 +38,17 @@ _ACCEPTED = (
 _STEPS_PER_SCRIPT = "10"
 
 
+class CompareCommandOptions(msgspec.Struct, frozen=True):
+    """The command's options; those for callables are in `proof`."""
+
+    shown: _output.Shown = _output.Shown()
+    bound: float | None = None
+    quiet: bool = False
+    fail_if_slower: bool = False
+    proof: CompareOptions = CompareOptions()
+
+
+@takes(CompareCommandOptions())
 @click.command("compare")
 @_output.report_options
 @click.option(
@@ -50,15 +63,7 @@ _STEPS_PER_SCRIPT = "10"
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
-def command(
-    before: str,
-    after: str,
-    shown: _output.Shown,
-    bound: float | None,
-    quiet: bool,
-    fail_if_slower: bool,
-    **arguments: Any,
-) -> int:
+def command(before: str, after: str, options: CompareCommandOptions) -> int:
     """Show what changed from BEFORE to AFTER.
 
     Two traces, or two sessions saved by `gapless check -o`: compares the step, its phases, kernels, lines and
@@ -85,25 +90,32 @@ def command(
     Exit status: 0; 1 not the same, slower, or a regression over the limit; 2 usage error; 3 a file could not
     be read or is too incomplete to check against the limit, or the code to compare failed.
     """
+    shown, bound = options.shown, options.bound
     shown.refuse_terminal(f"gapless compare -f html {before} {after}")
     if is_target(before) or is_target(after):
         _refuse_other_inputs(before, after, bound)
-        result = _proof.proof(before, after, arguments)
+        result = _proof.proof(before, after, options.proof)
         shown.write([report(result)])
-        return _proof.status(result, fail_if_slower)
+        return _proof.status(result, options.fail_if_slower)
     _refuse_callable_options(scripts=bool(script_words(before) and script_words(after)))
     memory = _both_memory(before, after)
     comparison = (
         _memory_compare.compare_files(before, after)
         if memory
-        else compare(before, after, quiet, arguments["gpu"])
+        else compare(before, after, options.quiet, options.proof.gpu)
     )
     shown.write([report(comparison)])
-    naming = Style(folder=os.getcwd()).path
-    if bound is not None and comparison.incomplete:
+    return _status(comparison, bound)
+
+
+def _status(comparison: Comparison, bound: float | None) -> int:
+    """Return the exit status, after naming what is a regression over `bound` percent."""
+    if bound is None:
+        return EXIT_OK
+    if comparison.incomplete:
         _output.say(f"cannot tell: {comparison.incomplete} (--fail-on-regression)")
         return EXIT_UNREADABLE
-    reasons = regression(comparison, bound, naming) if bound is not None else []
+    reasons = regression(comparison, bound, Style(folder=os.getcwd()).path)
     for reason in reasons:
         _output.say(reason)
     return EXIT_FINDINGS if reasons else EXIT_OK

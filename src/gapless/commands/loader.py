@@ -17,6 +17,7 @@ from gapless.analyze.loaders import STARVED, own_step
 from gapless.commands import _gate, _output
 from gapless.commands._bar import bar
 from gapless.commands._diagnosed import load_any_diagnosis
+from gapless.commands._options import takes
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, GaplessError, UnreadableInput, UsageError, require_torch
 from gapless.files.kinds import kind_of
 from gapless.model import Report
@@ -37,6 +38,30 @@ class _Interrupted(GaplessError):
     exit_code = _INTERRUPTED
 
 
+class LoaderOptions(msgspec.Struct, frozen=True):
+    """The command's options."""
+
+    step_ms: float | None = None
+    profile: str | None = None
+    session: str | None = None
+    step_cpu: float = 1.0
+    budget: str = "20s"
+    check_advice: bool | None = None
+    verify: bool | None = None
+    mistakes: bool = True
+    ranks: int = 1
+    fail_on: tuple[str, ...] = ()
+    shown: _output.Shown = _output.Shown()
+    output: str | None = None
+    quiet: bool = False
+
+    @property
+    def tries_advice(self) -> bool | None:
+        """Whether to run the recommended setting; None if the user did not say."""
+        return self.verify if self.check_advice is None else self.check_advice
+
+
+@takes(LoaderOptions())
 @click.command("loader")
 @click.option(
     "--step-ms", metavar="MS", type=click.FloatRange(0), help="How long a step takes without its input."
@@ -49,11 +74,10 @@ class _Interrupted(GaplessError):
     "--step-cpu",
     metavar="PART",
     type=click.FloatRange(0, 1),
-    default=1.0,
     show_default=True,
     help="Share of a step in which the CPU is busy: 1 if it launches kernels the whole time.",
 )
-@click.option("--budget", metavar="TIME", default="20s", show_default=True, help="How long to measure.")
+@click.option("--budget", metavar="TIME", show_default=True, help="How long to measure.")
 @click.option(
     "--check-advice/--no-check-advice",
     default=None,
@@ -62,7 +86,6 @@ class _Interrupted(GaplessError):
 @click.option("--verify/--no-verify", default=None, hidden=True)  # what it was called before
 @click.option(
     "--mistakes/--no-mistakes",
-    default=True,
     help="Look for items that come twice or never, and for random numbers and orders that repeat; on by "
     "default.",
 )
@@ -70,37 +93,18 @@ class _Interrupted(GaplessError):
     "--ranks",
     metavar="N",
     type=click.IntRange(1),
-    default=1,
     help="Look for mistakes across N ranks, each simulated: the loader is created again for each rank.",
 )
-@click.option(
-    "--fail-on",
-    metavar="CODES",
-    default="",
-    help="Exit with 1 if there are findings with these codes: GAP31 (mistakes), GAP301 (a step waits for "
+@_gate.fail_on_option(
+    "Exit with 1 if there are findings with these codes: GAP31 (mistakes), GAP301 (a step waits for "
     "its batch), GAP304 (padding), GAP305 (slow start of epochs), GAP306 (batches larger than their "
-    "values).",
+    "values)."
 )
 @_output.report_options
 @_output.file_option("-o", "--output", help="Save the results; `gapless loader FILE` shows the report again.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("target", metavar="FILE:NAME")
-def command(
-    target: str,
-    step_ms: float | None,
-    profile: str | None,
-    session: str | None,
-    step_cpu: float,
-    budget: str,
-    check_advice: bool | None,
-    verify: bool | None,
-    mistakes: bool,
-    ranks: int,
-    fail_on: str,
-    shown: _output.Shown,
-    output: str | None,
-    quiet: bool,
-) -> int:
+def command(target: str, options: LoaderOptions) -> int:
     """Measure a DataLoader: what a batch costs, how much of that is waiting, and how many workers keep up.
 
     FILE:NAME is a DataLoader, a dataset, or a function without arguments that returns one
@@ -120,28 +124,27 @@ def command(
 
     Exit status: 0; 1 found what --fail-on names; 2 usage error; 3 no batch can be made; 130 interrupted.
     """
-    check_advice = verify if check_advice is None else check_advice
-    codes = _gate.parse_codes(fail_on)
+    shown = options.shown
     shown.refuse_terminal(f"gapless loader -f html {target}")
-    _output.refuse_inputs(output, [target.partition(":")[0], target, *filter(None, (profile, session))])
+    inputs = filter(None, (target.partition(":")[0], target, options.profile, options.session))
+    _output.refuse_inputs(options.output, list(inputs))
     stream = _output.own_copy(sys.stdout)
     saved = target.endswith(".json")
     if shown.alone and not saved:
         _output.redirect_to_stderr()  # the user's code may print, and the page stands alone
-    demand = _demand(step_ms, profile, session, step_cpu)
+    demand = _demand(options)
     if saved:
-        if check_advice or ranks > 1:
+        if options.tries_advice or options.ranks > 1:
             raise UsageError(
                 "--check-advice and --ranks run the loader, but a saved diagnosis does not contain one"
             )
         result = _load_for_step(target, demand)
     else:
-        wanted = ranks if mistakes else 0
-        result = _measure(target, demand, seconds(budget), check_advice is not False, wanted, quiet)
-    unsaved = _output.save_or_explain(partial(save, result, output)) if output else EXIT_OK
+        result = _measure(target, demand, options)
+    unsaved = _output.save_or_explain(partial(save, result, options.output)) if options.output else EXIT_OK
     document = report(result)
     shown.write([document], stream)
-    return _INTERRUPTED if result.interrupted else _status(document, result, codes) or unsaved
+    return _INTERRUPTED if result.interrupted else _status(document, result, options.fail_on) or unsaved
 
 
 def _status(report: Report, diagnosis: Diagnosis, codes: tuple[str, ...]) -> int:
@@ -174,16 +177,15 @@ def seconds(text: str) -> float:
     return value
 
 
-def _measure(
-    target: str, demand: Demand, budget: float, check_advice: bool, ranks: int, quiet: bool
-) -> Diagnosis:
-    """Measure the loader that `target` names, and look for mistakes over `ranks` ranks (0: not at all)."""
+def _measure(target: str, demand: Demand, options: LoaderOptions) -> Diagnosis:
+    """Measure the loader that `target` names, and look for mistakes."""
     require_torch("gapless loader runs your loader")
     from gapless.loading.factory import find_feed
     from gapless.loading.measure import diagnose
 
+    budget = seconds(options.budget)
     feed = find_feed(target)
-    with _progress(quiet) as progress:
+    with _progress(options.quiet) as progress:
         result = _diagnose(
             diagnose,
             feed,
@@ -191,13 +193,13 @@ def _measure(
             demand.step / 1e9 if demand.step else None,
             busy=demand.busy,
             source=demand.source,
-            check_advice=check_advice,
+            check_advice=options.tries_advice is not False,
             progress=progress,
         )
-        if ranks and feed.loader is not None and not result.interrupted:
+        if options.mistakes and feed.loader is not None and not result.interrupted:
             progress("mistakes", 0.0)
-            seconds = max(_MISTAKES_SHARE * budget, _MIN_MISTAKES_SECONDS)
-            result = _add_correctness(result, target, feed.loader, ranks, seconds)
+            limit = max(_MISTAKES_SHARE * budget, _MIN_MISTAKES_SECONDS)
+            result = _add_correctness(result, target, feed.loader, options.ranks, limit)
     return msgspec.structs.replace(result, line=feed.line)
 
 
@@ -237,12 +239,13 @@ def _load_for_step(path: str, demand: Demand) -> Diagnosis:
     return predict_again(saved, demand)
 
 
-def _demand(step_ms: float | None, profile: str | None, session: str | None, busy: float) -> Demand:
+def _demand(options: LoaderOptions) -> Demand:
     """Return the time of a step without its input, from the one option that was given.
 
     Raises:
         UsageError: several were given.
     """
+    step_ms, profile, session, busy = options.step_ms, options.profile, options.session, options.step_cpu
     named = [option for option in (step_ms, profile, session) if option is not None]
     if len(named) > 1:
         raise UsageError("--step-ms, --profile and --session all set the step time: give only one of them")

@@ -17,6 +17,7 @@ from gapless.analyze.verdicts.memory_verdict import too_long_batch
 from gapless.commands import _output
 from gapless.commands._bar import bar
 from gapless.commands._memory_input import choose, parse_limits, parse_size, read, read_recorded
+from gapless.commands._options import takes
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, UsageError
 from gapless.model import StepSummary
 from gapless.model.memory import MemoryRun
@@ -28,6 +29,24 @@ if TYPE_CHECKING:
 __all__ = ["command", "parse_size", "read"]
 
 
+class MemoryOptions(msgspec.Struct, frozen=True):
+    """The command's options."""
+
+    shown: _output.Shown = _output.Shown()
+    tried: tuple[str, ...] = ()
+    search: bool = False
+    gpu: str | None = None
+    limit: str | None = None
+    recordings: tuple[str, ...] = ()
+    device: int | None = None
+    fresh: bool = False
+    exported: str | None = None
+    output: str | None = None
+    jobs: int | None = None
+    quiet: bool = False
+
+
+@takes(MemoryOptions())
 @click.command("memory")
 @_output.report_options
 @click.option(
@@ -65,21 +84,7 @@ __all__ = ["command", "parse_size", "read"]
 @click.option("-j", "--jobs", metavar="N", type=click.IntRange(1), help="Number of settings to try at once.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("snapshot", metavar="SNAPSHOT")
-def command(
-    snapshot: str,
-    shown: _output.Shown,
-    tried: tuple[str, ...],
-    search: bool,
-    gpu: str | None,
-    limit: str | None,
-    recordings: tuple[str, ...],
-    device: int | None,
-    fresh: bool,
-    exported: str | None,
-    output: str | None,
-    jobs: int | None,
-    quiet: bool,
-) -> int:
+def command(snapshot: str, options: MemoryOptions) -> int:
     """Replay PyTorch's caching allocator on a recorded run: what holds the memory, what each setting does.
 
     SNAPSHOT is a file that torch.cuda.memory._dump_snapshot() wrote after _record_memory_history(), a session
@@ -97,48 +102,48 @@ def command(
 
     Exit status: 0; 1 it does not fit (--gpu, --limit); 2 usage error; 3 the snapshot could not be read.
     """
-    shown.refuse_terminal(f"gapless memory -f html {snapshot}")
-    options = _make_options(parse_limits(gpu, limit), tried, search, fresh, jobs)
-    for written in (output, exported):
-        _output.refuse_inputs(written, [snapshot, *recordings])
+    options.shown.refuse_terminal(f"gapless memory -f html {snapshot}")
+    replay = _replay_options(options)
+    for written in (options.output, options.exported):
+        _output.refuse_inputs(written, [snapshot, *options.recordings])
     held = read_recorded(snapshot)
     runs = held.runs
-    run = choose(runs, device, options.where)
-    result = _build_report(run, options, quiet, held.finished and options.capacity < 0)
-    (result,) = with_longest([result], [run], held.loaders, options.where)
+    run = choose(runs, options.device, replay.where)
+    result = _build_report(run, replay, options.quiet, held.finished and replay.capacity < 0)
+    (result,) = with_longest([result], [run], held.loaders, replay.where)
     if len(runs) > 1:
         from gapless.memory.devices import summarize_others as others_of
 
-        result = msgspec.structs.replace(result, others=others_of(runs, run, options.where))
-    if recordings:
-        result = msgspec.structs.replace(
-            result, largest=_find_largest_batch(run, recordings, device, options)
-        )
-    unsaved = _output.save_or_explain(partial(_write_files, run, result, options, output, exported))
-    if shown.form == "html":
-        result = _add_track(run, result, options)
+        result = msgspec.structs.replace(result, others=others_of(runs, run, replay.where))
+    if options.recordings:
+        largest = _find_largest_batch(run, options.recordings, options.device, replay)
+        result = msgspec.structs.replace(result, largest=largest)
+    unsaved = _output.save_or_explain(
+        partial(_write_files, run, result, replay, options.output, options.exported)
+    )
+    if options.shown.form == "html":
+        result = _add_track(run, result, replay)
     document = msgspec.structs.replace(as_document(result), steps=StepSummary(noun=held.noun))
-    shown.write([with_own_noun(document)])
+    options.shown.write([with_own_noun(document)])
     short = result.lack is not None or too_long_batch([result]) is not None
-    return unsaved or (EXIT_FINDINGS if short and options.capacity >= 0 else EXIT_OK)
+    return unsaved or (EXIT_FINDINGS if short and replay.capacity >= 0 else EXIT_OK)
 
 
-def _make_options(
-    room: tuple[str, int, int], tried: tuple[str, ...], search: bool, fresh: bool, jobs: int | None
-) -> ReportOptions:
+def _replay_options(options: MemoryOptions) -> ReportOptions:
+    """Return the conditions of the replay."""
     from gapless.commands._saved import read_user_source
     from gapless.cores import usable_cores
     from gapless.memory.report import ReportOptions
 
-    name, capacity, total = room
+    name, capacity, total = parse_limits(options.gpu, options.limit)
     return ReportOptions(
         capacity=capacity,
         total=total,
         gpu=name,
-        tried=tried,
-        search=search,
-        begin="fresh" if fresh else "recorded",
-        jobs=jobs or usable_cores(),
+        tried=options.tried,
+        search=options.search,
+        begin="fresh" if options.fresh else "recorded",
+        jobs=options.jobs or usable_cores(),
         source=read_user_source,
     )
 

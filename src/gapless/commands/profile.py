@@ -7,13 +7,13 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import click
+import msgspec
 
 from gapless.analyze.run.boundary import StepEnds
 from gapless.capture.run import run
@@ -21,6 +21,7 @@ from gapless.capture.stopping import Stopper, Watcher
 from gapless.capture.target import Target
 from gapless.commands import _gate, _output, _ranks
 from gapless.commands._leaving import exit_despite_threads
+from gapless.commands._options import takes
 from gapless.commands._progress import Progress
 from gapless.commands._script import ScriptCommand
 from gapless.errors import EXIT_FINDINGS, EXIT_UNREADABLE, UnreadableInput, UsageError, require_torch
@@ -39,42 +40,39 @@ _MAX_SECONDS_FOR_RANKS = 60.0
 """Seconds that rank 0 waits for the files of the other ranks."""
 
 
-@dataclass(frozen=True)
-class ProfileOptions:
+class ProfileOptions(msgspec.Struct, frozen=True):
     """The command's options."""
 
-    wait: int
-    warmup: int
-    active: int
-    repeat: int
-    stacks: bool
-    memory: bool
-    shapes: bool
-    output: str
-    shown: _output.Shown
-    quiet: bool
-    prices: bool
-    fail_on: tuple[str, ...]
+    wait: int = 5
+    warmup: int = 2
+    active: int = 6
+    repeat: int = 1
+    stacks: bool = True
+    memory: bool = False
+    shapes: bool = False
+    output: str = "gapless-profile"
+    shown: _output.Shown = _output.Shown()
+    quiet: bool = False
+    prices: bool = True
+    fail_on: tuple[str, ...] = ()
 
 
 def _steps_option(
-    name: str, least: int, usual: int, help_text: str
+    name: str, least: int, help_text: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make an option for a number of steps, at least `least`."""
-    return click.option(
-        name, metavar="N", type=click.IntRange(least), default=usual, show_default=True, help=help_text
-    )
+    return click.option(name, metavar="N", type=click.IntRange(least), show_default=True, help=help_text)
 
 
+@takes(ProfileOptions())
 @click.command("profile", cls=ScriptCommand)
 @click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
-@_steps_option("--wait", 0, 5, "Number of steps to skip before recording starts.")
-@_steps_option("--warmup", 1, 2, "Number of steps in which the profiler warms up.")
-@_steps_option("--active", 1, 6, "Number of steps to record, first without Python stacks and then with them.")
-@_steps_option("--repeat", 1, 1, "Repeat all of this N times.")
+@_steps_option("--wait", 0, "Number of steps to skip before recording starts.")
+@_steps_option("--warmup", 1, "Number of steps in which the profiler warms up.")
+@_steps_option("--active", 1, "Number of steps to record, first without Python stacks and then with them.")
+@_steps_option("--repeat", 1, "Repeat all of this N times.")
 @click.option(
     "--stacks/--no-stacks",
-    default=True,
     help="Also record steps with Python stacks, to find the lines; on by default.",
 )
 @click.option(
@@ -87,18 +85,15 @@ def _steps_option(
     "-o",
     "--output",
     metavar="DIR",
-    default="gapless-profile",
     show_default=True,
     help="Folder for the traces, in the layout that TensorBoard and Perfetto read.",
 )
 @_gate.fail_on
-@click.option(
-    "--prices/--no-prices", default=True, help="Replay the trace to price each sync; on by default."
-)
+@click.option("--prices/--no-prices", help="Replay the trace to price each sync; on by default.")
 @_output.report_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("script", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def command(script: tuple[str, ...], module: str | None, fail_on: str, **values: object) -> int:
+def command(script: tuple[str, ...], module: str | None, options: ProfileOptions) -> int:
     """Run SCRIPT unmodified on this machine's GPU, record some of its training steps, and explain them.
 
     A step ends with the optimizer's step, the script's own profiler.step() or gapless.step(). Steps are
@@ -117,7 +112,6 @@ def command(script: tuple[str, ...], module: str | None, fail_on: str, **values:
     """
     if module is None and not script:
         raise UsageError("no script given. Example: gapless profile train.py")
-    options = ProfileOptions(fail_on=_gate.parse_codes(fail_on), **values)  # type: ignore[arg-type]  # click's own
     return profile(module, script, options)
 
 

@@ -7,16 +7,24 @@ import msgspec
 
 from gapless.analyze import report
 from gapless.commands import _output
+from gapless.commands._options import takes
 from gapless.commands._saved import read_user_source
 from gapless.errors import UnreadableInput
 from gapless.files.kinds import recognize
 from gapless.model import Report
 
 
+class ShowOptions(msgspec.Struct, frozen=True):
+    """The command's options."""
+
+    shown: _output.Shown = _output.Shown()
+
+
+@takes(ShowOptions())
 @click.command("show")
 @_output.report_options
 @click.argument("saved", metavar="SESSION...", nargs=-1, required=True)
-def command(saved: tuple[str, ...], shown: _output.Shown) -> int:
+def command(saved: tuple[str, ...], options: ShowOptions) -> int:
     """Show a saved result of `gapless check -o` or `gapless trace -o` again, in any format, on any machine.
 
     Several sessions are shown one after the other; with -f html they become one page with a list of them.
@@ -28,6 +36,7 @@ def command(saved: tuple[str, ...], shown: _output.Shown) -> int:
       gapless show -f html monday.json tuesday.json > both.html
       gapless show -f json run.gapless.json | jq .steps.waits_per_step
     """
+    shown = options.shown
     shown.refuse_terminal(f"gapless show -f html {' '.join(saved)}")
     documents = [document for file in saved for document in reports(file, drawn=shown.form == "html")]
     shown.write(documents)

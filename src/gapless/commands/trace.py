@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -15,6 +14,7 @@ from gapless.analyze import report
 from gapless.commands import _gate, _output
 from gapless.commands._diagnosed import add_diagnosis, load_any_diagnosis
 from gapless.commands._evidence import write_evidence
+from gapless.commands._options import takes
 from gapless.commands._reading import read_profiles
 from gapless.commands._saved import read_user_source
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError
@@ -33,24 +33,26 @@ MAX_SKIPPED_NAMED = 12
 """Skipped files that are named; of more only the number is given."""
 
 
-@dataclass(frozen=True)
-class TraceOptions:
+class TraceOptions(msgspec.Struct, frozen=True):
     """The command's options."""
 
-    shown: _output.Shown
-    quiet: bool
-    output: str | None
-    jobs: int | None
-    where: Literal["processes", "ray"]
-    fail_on: tuple[str, ...]
-    max_idle: float | None
-    without: tuple[str, ...]
-    what_if: tuple[str, ...]
-    prices: bool
-    perfetto: str | None
-    loader: str | None
+    shown: _output.Shown = _output.Shown()
+    quiet: bool = False
+    output: str | None = None
+    jobs: int | None = None
+    where: Literal["processes", "ray"] = "processes"
+    fail_on: tuple[str, ...] = ()
+    max_idle: float | None = None
+    without: tuple[str, ...] = ()
+    what_if: tuple[str, ...] = ()
+    prices: bool = True
+    perfetto: str | None = None
+    loader: str | None = None
+    evidence: bool = False
+    with_shapes: bool = False
 
 
+@takes(TraceOptions())
 @click.command("trace")
 @_output.report_options
 @_output.file_option(
@@ -69,7 +71,6 @@ class TraceOptions:
     "--on",
     "where",
     type=click.Choice(("processes", "ray")),
-    default="processes",
     show_default=True,
     help="Where to read many traces: on this machine, or on a Ray cluster.",
 )
@@ -98,9 +99,7 @@ class TraceOptions:
         "step (graphs), or one kernel twice as fast (half:KERNEL)?"
     ),
 )
-@click.option(
-    "--prices/--no-prices", default=True, help="Replay the trace to price each sync; --no-prices is faster."
-)
+@click.option("--prices/--no-prices", help="Replay the trace to price each sync; --no-prices is faster.")
 @_output.file_option(
     "--perfetto",
     help=(
@@ -128,9 +127,7 @@ class TraceOptions:
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @click.argument("traces", metavar="TRACE...", nargs=-1)
-def command(
-    traces: tuple[str, ...], fail_on: str, evidence: bool, with_shapes: bool, **values: object
-) -> int:
+def command(traces: tuple[str, ...], options: TraceOptions) -> int:
     """Explain PyTorch profiler traces: why the GPU idled, and which line caused it.
 
     TRACE is a file (plain or compressed), a folder, a pattern, a URL (s3://..., with fsspec) or - (standard
@@ -156,11 +153,10 @@ def command(
     """
     if not traces:
         raise UsageError("no trace given. Example: gapless trace trace.json.gz")
-    options = TraceOptions(fail_on=_gate.parse_codes(fail_on), **values)  # type: ignore[arg-type]  # click's own
-    if evidence or with_shapes:
-        if not evidence:
-            raise UsageError("--with-shapes needs --evidence")
-        return write_evidence(traces, with_shapes, options.output)
+    if options.evidence:
+        return write_evidence(traces, options.with_shapes, options.output)
+    if options.with_shapes:
+        raise UsageError("--with-shapes needs --evidence")
     options.shown.refuse_terminal(f"gapless trace -f html {traces[0]}")
     return trace(traces, options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,8 +39,9 @@ from gapless.emulation.dispatch import (
     tensor_methods,
 )
 from gapless.emulation.distributed import process_groups as distributed
-from gapless.emulation.distributed.world import World, enter, leave
+from gapless.emulation.distributed.world import enter, leave
 from gapless.emulation.memory.requests import MemoryRecorder, reports_storage_ends
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.recording.programme import ProgrammeRecorder
 from gapless.emulation.recording.recorder import WaitRecorder
 from gapless.emulation.standins import cuda_sources, extensions
@@ -87,97 +88,79 @@ _NO_RACES = (
 
 
 class Emulator:
-    """A machine with `devices` GPUs of the kind `gpu`, for everything torch does between `start` and `stop`.
+    """The machine of `options`, for everything torch does between `start` and `stop`.
 
-    By default `devices` is the number of ranks that torchrun started on this machine, or 1.
-
-    `gpu` is a name (``"H100"``) or a `gpus.Gpu`. `on_mark` is called with each step mark and may raise to
-    stop the script; so may `between_marks`, called with the seconds since the start at each wait and batch
-    between marks. `programme` records the device work of the last steps, `memory` the requests for device
-    memory. `dry` runs without values of large tensors; None computes them until that costs too much and
-    then calls `on_switch`. `assume` gives, by ``file:line``, the values that reads return in a dry run. With
-    `late_copies`, copies to the host arrive only when something waits for them. `standins` says who sees
-    stand-ins for packages that are not installed: code that imports or asks for them (None), everyone
-    (True), or nobody (False). A `lasting` emulation stays on until the process ends and starts sooner: it
-    imports no part of torch that the script may never use. `graphs` records the source line of each entry of
-    the programme. `compiled` keeps the calls of compiled functions, and the functions, to be compiled after
-    the run. With a `world` this process is one rank of it and runs without the others.
+    `on_mark` is called with each step mark and may raise to stop the script; so may `between_marks`, called
+    with the seconds since the start at each wait and batch between marks. `on_switch` is called when a run
+    that decides by itself whether to compute values does so no longer.
     Use it as a context manager, or through :func:`gapless.emulate`.
 
     Raises:
-        UsageError: no GPU of that name, fewer than one device, or an emulation is on already.
+        UsageError: no GPU of that name, fewer than one device, no such rank, or options that exclude each
+            other.
     """
 
     def __init__(
         self,
-        gpu: gpus.Gpu | str | None = None,
-        devices: int | None = None,
+        options: EmulatorOptions = EmulatorOptions(),  # noqa: B008 - frozen
         *,
         on_mark: Callable[[StepMark], None] | None = None,
         between_marks: Callable[[float], None] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        programme: bool = False,
-        memory: bool = False,
-        dry: bool | None = False,
         on_switch: Callable[[Switch], None] | None = None,
-        assume: Mapping[str, float] | None = None,
-        standins: bool | None = None,
-        late_copies: bool = False,
-        lasting: bool = False,
-        graphs: bool = False,
-        world: World | None = None,
-        inference: bool = False,
-        compiled: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if devices is None:
-            devices = distributed.local_world_size() if world is None else world.node
-        if devices < 1:
-            raise UsageError(f"{devices} devices: an emulated machine needs at least one")
-        self.world = world
-        self._inference = inference
+        self.options = options
+        self.world = options.world()
+        self.devices = self._count_devices()
+        gpu = options.gpu
         self.gpu = gpus.DEFAULT if gpu is None else gpus.find(gpu) if isinstance(gpu, str) else gpu
-        self.devices = devices
         self.recorder = WaitRecorder(clock)
         self.recorder.on_mark = on_mark
         self.recorder.between_marks = between_marks
-        if programme:
-            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, graphs)
-        self.core = EmulationCore(self.gpu, devices, self.recorder, clock)
-        if late_copies and dry:
-            raise UsageError("a dry run has no values, so none can arrive late")
-        if dry or (dry is None and not late_copies):
-            self._leave_out_values(dry is None, on_switch, assume)
-        if late_copies:
-            self.core.races.late = True
-            self.core.note(_LATE)
-        if memory:
+        if options.programme:
+            self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, options.graphs)
+        self.core = EmulationCore(self.gpu, self.devices, self.recorder, clock)
+        self._choose_values(on_switch)
+        if options.memory:
             self._record_memory()
         self.on_fork: Callable[[], None] | None = None  # called in a forked child that may have the device
         self.in_turn: InTurn = lambda first, second: False  # see `StepTally`; set once sources are read
-        self.compiled = CompiledCalls(self.core.device_of, values=not dry, wanted=compiled)
+        self.compiled = CompiledCalls(self.core.device_of, values=not options.dry, wanted=options.compiled)
         replays = self.compiled.replays
         replays.watch = lambda: self.core.graphs.watch_replays(replays)
         self._patches = Patches()
-        self._lasting = lasting
-        self._standins = standins
         self._modes: contextlib.ExitStack | None = None
         self._left: contextlib.ExitStack | None = None
         self._hook: Any = None
         self._optimizer_hook: Any = None
         self._environment: dict[str, str | None] = {}
 
-    def _leave_out_values(
-        self,
-        if_slow: bool,
-        on_switch: Callable[[Switch], None] | None,
-        assume: Mapping[str, float] | None,
-    ) -> None:
+    def _count_devices(self) -> int:
+        devices = self.options.devices
+        if devices is None:
+            devices = distributed.local_world_size() if self.world is None else self.world.node
+        if devices < 1:
+            raise UsageError(f"{devices} devices: an emulated machine needs at least one")
+        return devices
+
+    def _choose_values(self, on_switch: Callable[[Switch], None] | None) -> None:
+        """Run large operators without values where wanted, or let copies arrive late."""
+        dry, late = self.options.dry, self.options.late_copies
+        if late and dry:
+            raise UsageError("a dry run has no values, so none can arrive late")
+        if late:
+            self.core.races.late = True
+            self.core.note(_LATE)
+        elif dry is not False:
+            self._leave_out_values(dry is None, on_switch)
+
+    def _leave_out_values(self, if_slow: bool, on_switch: Callable[[Switch], None] | None) -> None:
         """Run large operators without values: from the start or, `if_slow`, once values take too long."""
         from gapless.emulation.dry.budget import Budget
         from gapless.emulation.dry.values import GuessedValues
 
         budget = Budget(self.core, on_switch) if if_slow else None
-        self.core.values = GuessedValues(self.core, dict(assume or {}), budget)
+        self.core.values = GuessedValues(self.core, dict(self.options.assume), budget)
 
     def _record_memory(self) -> None:
         """Record requests for device memory.
@@ -217,16 +200,16 @@ class Emulator:
             foreach.install(self.core, patches)
             profilers.install(self.core, patches)
             distributed.install(self.core, patches)
-            compilers.install(self.core.note, patches, self._lasting, self.compiled)
+            compilers.install(self.core.note, patches, self.options.lasting, self.compiled)
             triton_hooks.install(self.core, patches)
             autocast.install(self.core.device_of, patches, self.core.note)
             serialization.install(self.core)
             extensions.install(self.core, patches)
             cuda_sources.install(self.core, patches)
             smi.install(patches)
-            standins.install(self.core, patches, self._standins)
+            standins.install(self.core, patches, self.options.standins)
             self._hook = steps.install(self.core, patches)
-            if self._inference:
+            if self.options.inference:
                 self._hook.callback(forwards.install(self.core).close)
             self._optimizer_hook = optimizers.install(self.core, patches)
             if self.core.values is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import Race, Session
 from gapless.model.session import save
 
@@ -75,21 +76,21 @@ def emulate(
     Raises:
         UsageError: no GPU of that name, no such rank, or an emulation is on already.
     """
-    # Both import torch, which `gapless.emulate` does not need before it is called.
-    from gapless.emulation.distributed.world import World
+    # It imports torch, which `gapless.emulate` does not need before it is called.
     from gapless.emulation.emulator import Emulator
 
-    world = None if world_size is None else World.of(world_size, rank, devices)
-    with Emulator(
+    options = EmulatorOptions(
         gpu,
         devices,
+        world_size,
+        rank,
+        programme=world_size is not None,
         dry=dry,
-        assume=assume,
-        standins=standins,
+        assume=dict(assume or {}),
         late_copies=late_copies,
-        world=world,
-        programme=world is not None,
-    ) as emulator:
+        standins=standins,
+    )
+    with Emulator(options) as emulator:
         record = Record(emulator)
         try:
             yield record

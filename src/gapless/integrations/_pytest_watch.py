@@ -76,13 +76,14 @@ class EmulatedWatch:
 
     def __init__(self, gpu: str, dry: bool = False) -> None:
         from gapless.emulation.emulator import Emulator, current
+        from gapless.emulation.options import EmulatorOptions
 
         if current() is not None:
             raise WatchRefused(
                 "an emulated device is already active: this test is watched inside gapless.emulate()"
             )
         if (gpu, dry) not in _emulators:
-            _emulators[gpu, dry] = Emulator(gpu, dry=dry)
+            _emulators[gpu, dry] = Emulator(EmulatorOptions(gpu, dry=dry))
         self._emulator = _emulators[gpu, dry]
         self._placed = 0
         self.count_from_here()

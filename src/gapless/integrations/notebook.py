@@ -105,12 +105,13 @@ def run(shell: Any, cell: str, gpu: str | None = None, devices: int | None = Non
 
     require_torch("%%gapless runs the cell")
     from gapless.emulation.emulator import Emulator
+    from gapless.emulation.options import EmulatorOptions
 
     name = f"cell {shell.execution_count}"
     blank = len(cell) - len(cell.lstrip("\n"))
     text = "\n" * (blank + 1) + shell.transform_cell(cell)  # lines are counted from the magic's own
     code = _compile(shell, text, name)
-    with Emulator(gpu, devices, programme=True) as emulator:
+    with Emulator(EmulatorOptions(gpu, devices, programme=True)) as emulator:
         if code is None:
             ending = Ending(how="error", status=1, message="SyntaxError")
         else:

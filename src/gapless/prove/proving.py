@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gapless.emulation.emulator import Emulator, current
+from gapless.emulation.options import EmulatorOptions
 from gapless.errors import GaplessError, UsageError
 from gapless.files.output import writing
 from gapless.model.proof import CaseResult, Proof, Sweep, SweepRow, Timing
@@ -19,12 +20,13 @@ from gapless.prove.calls import keep_generators
 from gapless.prove.cases import edge_cases, with_value
 from gapless.prove.failure import failure_of, needs_gpu, one_line
 from gapless.prove.inputs import HOW_TO_GIVE_INPUTS, Input
+from gapless.prove.options import CompareOptions
 from gapless.prove.recognise import RecognisedInput, batch_size, recognise_input
-from gapless.prove.runs import measure_both
+from gapless.prove.runs import TimedInput, measure_both
 from gapless.prove.same import CaseComparer, ComparedCase
-from gapless.prove.setup import CompareOptions, NeedsGpu, Setup, Target, parse_sweep
+from gapless.prove.setup import NeedsGpu, Setup, Target, parse_sweep
 from gapless.prove.sweep import make_sweep
-from gapless.prove.timing import CpuMeter, GpuMeter
+from gapless.prove.timing import CpuMeter, GpuMeter, Meter
 from gapless.prove.verdict import find_new_races, make_verdict
 from gapless.prove.waits import EmulatedCosts, count_costs
 from gapless.torch_internals import profiler_enabled
@@ -80,49 +82,39 @@ def compare(
         (choice,) if isinstance(choice, str) else tuple(choice) for choice in (only, gradients_of)
     )
     options = CompareOptions(
-        original, fixed, inputs, cases, only, edge_cases, gradients_of, backward, rtol, atol, seconds,
-        parse_sweep(sweep), seed, gpu, device, output, bounded=bounded, contract=contract,
+        inputs, cases, only, edge_cases, gradients_of, backward, bounded, contract, rtol, atol, seconds,
+        parse_sweep(sweep), seed, gpu, device, output,
     )  # fmt: skip
-    return prove(options)
+    return prove(original, fixed, options)
 
 
-def prove(options: CompareOptions) -> Proof:
-    """Return the proof for these options."""
+def prove(original: Target, fixed: Target, options: CompareOptions, meter: Meter | None = None) -> Proof:
+    """Return the proof for these options; `meter` measures time (default: that of the device)."""
     if current() is not None:
         raise UsageError("compare emulates a device itself: call it outside gapless.emulate()")
     if options.inputs is None:
         raise UsageError(f"inputs are needed: --inputs losses.py:batches, or inputs=…: {HOW_TO_GIVE_INPUTS}")
     with keep_generators():
         try:
-            return _ComparisonRun(Setup(options, None)).proof()
+            return _ComparisonRun(Setup(original, fixed, options), meter).proof()
         except NeedsGpu:
-            with Emulator(options.gpu, programme=True) as emulator:
-                return _ComparisonRun(Setup(options, emulator)).proof()
+            with Emulator(EmulatorOptions(options.gpu, programme=True)) as emulator:
+                return _ComparisonRun(Setup(original, fixed, options, emulator), meter).proof()
 
 
 class _ComparisonRun:
     """Runs both sides of a comparison; notes what happens on the way."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, meter: Meter | None) -> None:
         self.setup = setup
+        self.meter = meter or (GpuMeter() if setup.place.gpu else CpuMeter())
         self.options = setup.options
         self.notes: list[str] = []
         self.gradients = False
         self.requires_gradients = False
         self.copies = False
         self.wrong = False
-        options = setup.options
-        self.judge = CaseComparer(
-            setup.before,
-            setup.after,
-            setup.place,
-            options.seed,
-            options.rtol,
-            options.atol,
-            options.backward,
-            options.bounded,
-            setup.contract,
-        )
+        self.judge = CaseComparer(setup.before, setup.after, setup.place, setup.options, setup.contract)
 
     def proof(self) -> Proof:
         """Compare results, count costs, measure time."""
@@ -264,17 +256,11 @@ class _ComparisonRun:
         return self._measure(self.setup.user_inputs[0])
 
     def _measure(self, call_input: Input) -> Timing:
-        setup, options = self.setup, self.options
-        return measure_both(
-            (setup.before, setup.after),
-            call_input,
-            setup.place,
-            options.meter or (GpuMeter() if setup.place.gpu else CpuMeter()),
-            options.seconds,
-            seed=options.seed,
-            copies=self.copies,
-            backward=options.backward,
+        timed = TimedInput(
+            call_input, self.options.seconds, self.options.seed, self.copies, self.options.backward
         )
+        sides = (self.setup.before, self.setup.after)
+        return measure_both(sides, timed, self.setup.place, self.meter)
 
     def _sweep(self) -> Sweep | None:
         assert self.options.sweep is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,18 +20,27 @@ _MAX_COPY_BYTES = {"cpu": 256e6, "cuda": 2e9}
 """Bytes that copies of the inputs may take, by kind of device: small beside the memory of either."""
 
 
-class TimedCalls:
-    """A `Runner` that calls `instance` with `call_input`, or with copies of it if calls change arguments."""
+@dataclass(frozen=True)
+class TimedInput:
+    """The input of calls to be timed for about `seconds`; `copies`: a side changes its arguments."""
 
-    def __init__(
-        self, instance: Instance, call_input: Input, seed: int, copies: bool, backward: bool
-    ) -> None:
+    call_input: Input
+    seconds: float
+    seed: int = 0
+    copies: bool = False
+    backward: bool = True
+
+
+class TimedCalls:
+    """A `Runner` that calls `instance` with an input, or with copies of it if calls change arguments."""
+
+    def __init__(self, instance: Instance, timed: TimedInput) -> None:
         self._instance = instance
-        self._given = call_input
-        self._seed = seed
-        self._copies = copies
-        self._backward = backward
-        self._trained = list(instance.trained_tensors().values()) if backward else []
+        call_input = self._given = timed.call_input
+        self._seed = timed.seed
+        copies = self._copies = timed.copies
+        self._backward = timed.backward
+        self._trained = list(instance.trained_tensors().values()) if timed.backward else []
         self._ready: list[tuple[Input, list[torch.Tensor]]] = []
         self._cotangents: dict[str, torch.Tensor] = {}
         size = sum(tensor.numel() * tensor.element_size() for _, tensor in call_input.tensors())
@@ -80,28 +90,18 @@ class TimedCalls:
 
 
 @contextmanager
-def _make_calls(
-    subject: Subject, call_input: Input, place: CallPlace, seed: int, copies: bool, backward: bool
-) -> Iterator[TimedCalls]:
+def _make_calls(subject: Subject, timed: TimedInput, place: CallPlace) -> Iterator[TimedCalls]:
     with subject.fresh() as instance:
         place.place_instance(instance)
-        yield TimedCalls(instance, place.place_input(call_input), seed, copies, backward)
+        yield TimedCalls(instance, replace(timed, call_input=place.place_input(timed.call_input)))
 
 
 def measure_both(
-    subjects: tuple[Subject, Subject],
-    call_input: Input,
-    place: CallPlace,
-    meter: Meter,
-    seconds: float,
-    *,
-    seed: int = 0,
-    copies: bool = False,
-    backward: bool = True,
+    subjects: tuple[Subject, Subject], timed: TimedInput, place: CallPlace, meter: Meter
 ) -> Timing:
-    """Measure how long calls of both subjects take; `copies`: one of them changes its arguments."""
+    """Measure how long calls of both subjects take."""
     with (
-        _make_calls(subjects[0], call_input, place, seed, copies, backward) as before,
-        _make_calls(subjects[1], call_input, place, seed, copies, backward) as after,
+        _make_calls(subjects[0], timed, place) as before,
+        _make_calls(subjects[1], timed, place) as after,
     ):
-        return Stopwatch(meter, seconds).measure(before, after)
+        return Stopwatch(meter, timed.seconds).measure(before, after)

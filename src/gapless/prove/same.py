@@ -19,6 +19,7 @@ from gapless.prove.conditions import ConditionRecorder
 from gapless.prove.equality import ResultComparison
 from gapless.prove.failure import one_line
 from gapless.prove.inputs import Input
+from gapless.prove.options import CompareOptions
 from gapless.prove.places import CallPlace
 from gapless.prove.subjects import Subject
 
@@ -62,17 +63,13 @@ class ComparedCase:
 class CaseComparer:
     """Compares `before` and `after` on inputs, each time from their initial state.
 
-    `bounded`: tensors of `after` may have more rows; `contract`: for which inputs both must do the same.
+    `contract`: for which inputs both must do the same.
     """
 
     before: Subject
     after: Subject
     place: CallPlace
-    seed: int = 0
-    rtol: float | None = None
-    atol: float | None = None
-    backward: bool = True
-    bounded: bool = False
+    options: CompareOptions
     contract: Callable[[Input], bool] | None = None
     conditions: ConditionRecorder = field(default_factory=ConditionRecorder)
 
@@ -87,11 +84,11 @@ class CaseComparer:
     def _compare(self, name: str, call_input: Input, inputs: list[Input]) -> ComparedCase:
         inputs = [self.place.place_input(call_input) for call_input in inputs]
         both = self._run(self.before, inputs), self._run(self.after, inputs)
-        fitting = BoundedFitter(self.bounded)
+        fitting = BoundedFitter(self.options.bounded)
         for old, new in zip(*both, strict=False):
             new.output = fitting.fit(old.output, new.output, "output")
         for old, new in zip(*both, strict=False):
-            if self.backward and not (old.error or new.error):
+            if self.options.backward and not (old.error or new.error):
                 paths = set(old.differentiable()) & set(new.differentiable())
                 old.backward(paths)
                 new.backward(paths)
@@ -123,7 +120,7 @@ class CaseComparer:
             instance.cast(inputs[0].dtype)
             self.place.place_instance(instance)
             for number, call_input in enumerate(inputs):
-                calls.append(run_forward(instance, call_input, self.seed + number, kept))
+                calls.append(run_forward(instance, call_input, self.options.seed + number, kept))
                 if calls[-1].error:
                     break
         return calls
@@ -155,7 +152,7 @@ class CaseComparer:
                 "",
                 [],
             )
-        comparison = ResultComparison(self.rtol, self.atol)
+        comparison = ResultComparison(self.options.rtol, self.options.atol)
         lenient: list[str] = []
         for number, (old, new) in enumerate(zip(*both, strict=True)):
             comparison.call = number + 1 if len(inputs) > 1 else 0
@@ -178,7 +175,7 @@ class CaseComparer:
         if lenient is None:
             self._compare_gradients(comparison, old, new)
         else:
-            own = ResultComparison(self.rtol, self.atol)
+            own = ResultComparison(self.options.rtol, self.options.atol)
             self._compare_gradients(own, old, new)
             lenient += [
                 f"{difference.where} is {difference.after} instead of {difference.before}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,37 +12,12 @@ from gapless.emulation.emulator import Emulator
 from gapless.errors import GaplessError, UsageError
 from gapless.prove.failure import failure_of, needs_gpu, one_line
 from gapless.prove.inputs import Input, added_from, inputs_from
+from gapless.prove.options import CompareOptions
 from gapless.prove.places import CallPlace, gpu_of
 from gapless.prove.subjects import Subject
 from gapless.prove.targets import Loader
-from gapless.prove.timing import Meter
 
 Target = Callable[..., Any] | str
-
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """The arguments of `compare`: the two sides, their inputs, and how to compare them."""
-
-    original: Target
-    fixed: Target
-    inputs: Any
-    cases: Any = None
-    only: tuple[str, ...] = ()
-    edge_cases: bool = True
-    gradients_of: tuple[str, ...] = ()
-    backward: bool = True
-    rtol: float | None = None
-    atol: float | None = None
-    seconds: float = 5.0
-    sweep: tuple[str, tuple[float | str, ...]] | None = None
-    seed: int = 0
-    gpu: str | None = None
-    device: str | None = None
-    output: str | os.PathLike[str] | None = None
-    meter: Meter | None = None
-    bounded: bool = False
-    contract: Target | None = None
 
 
 def parse_sweep(sweep: dict[str, Sequence[float | str]] | None) -> tuple[str, tuple[float | str, ...]] | None:
@@ -72,13 +45,15 @@ class Setup:
         NeedsGpu: the user's code needs a GPU, there is none, and `emulator` is None.
     """
 
-    def __init__(self, options: CompareOptions, emulator: Emulator | None) -> None:
+    def __init__(
+        self, original: Target, fixed: Target, options: CompareOptions, emulator: Emulator | None = None
+    ) -> None:
         self.options = options
         self.emulator = emulator
         self._loader = Loader(options.seed)
         with self.user_code("loading"):
-            self.before = self._subject(options.original, "original")
-            self.after = self._subject(options.fixed, "fixed")
+            self.before = self._subject(original, "original")
+            self.after = self._subject(fixed, "fixed")
             self._source = self._load(options.inputs)
             self._added_source = self._load(options.cases)
             self._contract = self._load(options.contract)

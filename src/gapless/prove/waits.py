@@ -13,6 +13,7 @@ import torch
 from gapless import trees
 from gapless.analyze import WARM_UP, report
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.errors import UsageError
 from gapless.model import Ending, Finding, Session
 from gapless.model.proof import CallCost
@@ -49,7 +50,9 @@ def count_costs(setup: Setup) -> EmulatedCosts:
             # An emulated device cannot use what a real one holds.
             call_input = call_input.map_tensors(lambda path, tensor: move_leaf(tensor, torch.device("cpu")))
             subjects = [_on_host(subject, stack) for subject in subjects]
-        emulator = setup.emulator or stack.enter_context(Emulator(setup.options.gpu, programme=True))
+        emulator = setup.emulator or stack.enter_context(
+            Emulator(EmulatorOptions(setup.options.gpu, programme=True))
+        )
         stack.enter_context(_run_eagerly())
         costs = []
         places = not _goes_to_the_gpu(emulator, subjects[0], call_input, setup.options.seed)

@@ -13,6 +13,7 @@ from torch import nn
 from gapless.analyze import report
 from gapless.analyze.estimate.timing import emptying_cost
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.recording import segments
 from gapless.memory.recorder import Recorder
 from gapless.model import Environment
@@ -279,7 +280,7 @@ def test_a_cache_without_details_counts_as_one_segment():
 
 def test_training_whose_shapes_change_in_each_step_has_prices(monkeypatch):
     monkeypatch.setattr(segments, "MAX_ENTRIES", 60)
-    with Emulator("l4", programme=True) as emulator:
+    with Emulator(EmulatorOptions("l4", programme=True)) as emulator:
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).cuda()
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
         for step in range(8):

@@ -20,6 +20,7 @@ from gapless.analyze.kernel_times.durations import device_time
 from gapless.analyze.kernel_times.lists import CHUNK_ELEMENTS, list_work
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model import gpus
 from gapless.model.optimizer import Joined, OptimizerUse
 from gapless.model.programme import Entry, HostSpeed, Programme, gpu_limits
@@ -144,7 +145,7 @@ def test_what_cannot_be_joined_is_not_tried(changed):
 
 def checked(count: int, groups: int, settings: int, gpu: str = "l4", **arguments: object):
     """The report of steps of AdamW alone."""
-    with Emulator(gpu, programme=True) as emulator:
+    with Emulator(EmulatorOptions(gpu, programme=True)) as emulator:
         parameters = [torch.nn.Parameter(torch.zeros(4096, device="cuda")) for _ in range(count)]
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
@@ -164,7 +165,7 @@ SIZES = [65_536, 384, 16_384, 1_536] * 4
 def stepped(way: str, settings: int = 4, gpu: str = "l4", **arguments: object):
     """The report of steps of AdamW alone: over a group for each parameter, an optimizer for each, or a group
     for each of the settings."""
-    with Emulator(gpu, programme=True) as emulator:
+    with Emulator(EmulatorOptions(gpu, programme=True)) as emulator:
         groups = []
         for position, size in enumerate(SIZES):
             weight = torch.nn.Parameter(torch.zeros(size, device="cuda"))
@@ -312,7 +313,7 @@ def test_the_host_beside_an_l4_is_slow_unless_it_is_this_machine():
 
 @pytest.mark.parametrize("together", [True, False], ids=["one-pass", "pass-each"])
 def test_optimizers_become_one_only_where_they_step_after_the_same_backward_pass(together):
-    with Emulator("l4", programme=True) as emulator:
+    with Emulator(EmulatorOptions("l4", programme=True)) as emulator:
         nets = [torch.nn.ParameterList(torch.zeros(4096, device="cuda") for _ in range(4)) for _ in range(20)]
         optimizers = [torch.optim.Adam(net) for net in nets]
         for _ in range(6):

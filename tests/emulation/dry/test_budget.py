@@ -12,6 +12,7 @@ from torch import nn
 from gapless.emulation.dry import budget
 from gapless.emulation.dry.budget import count_operations
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model.assumption import Switch
 
 
@@ -37,7 +38,7 @@ def train(width: int, steps: int, batch: int = 8) -> list[float]:
 
 def losses(dry: bool | None, **sizes: int) -> tuple[list[float], list[Switch]]:
     switches: list[Switch] = []
-    with Emulator(dry=dry, on_switch=switches.append) as emulator:
+    with Emulator(EmulatorOptions(dry=dry), on_switch=switches.append) as emulator:
         losses_seen = train(**sizes)
     assert emulator.session().environment.dry is bool(switches or dry)
     assert emulator.session().switch == (switches[0] if switches else None)
@@ -74,7 +75,7 @@ def test_what_the_script_computes_on_the_host_is_computed(monkeypatch: pytest.Mo
     monkeypatch.setattr(budget, "MAX_STEP_SECONDS", 1e-6)
     switches: list[Switch] = []
     data = torch.ones(300, 300)
-    with Emulator(dry=None, on_switch=switches.append):
+    with Emulator(EmulatorOptions(dry=None), on_switch=switches.append):
         assert (data @ data).sum().item() == 300**3
         assert not switches
 
@@ -89,7 +90,7 @@ def test_a_forked_child_computes_what_it_hands_on(dry: bool | None, monkeypatch:
     monkeypatch.setattr("gapless.emulation.dry.values.MAX_HOST_ELEMENTS", 1)
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
-    with Emulator(dry=dry) as emulator:
+    with Emulator(EmulatorOptions(dry=dry)) as emulator:
         torch.zeros(2, device="cuda")
         process = context.Process(target=_draw, args=(results,))
         process.start()

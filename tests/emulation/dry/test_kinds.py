@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gapless.emulation.dry.kinds import OperatorKind
 from gapless.emulation.dry.shapes import ShapeCache
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 
 class Sizes(TorchDispatchMode):
@@ -34,7 +35,7 @@ class Sizes(TorchDispatchMode):
 
 @given(st.lists(st.integers(0, 4), max_size=3))
 def test_new_tensors_have_the_stated_size(size: list[int]) -> None:
-    with Emulator(dry=True) as emulator:
+    with Emulator(EmulatorOptions(dry=True)) as emulator:
         values = emulator.core.values
     with Sizes(values) as sizes:
         drawn = randn(size).random_(5).exponential_()

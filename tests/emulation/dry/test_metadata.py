@@ -15,6 +15,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from gapless.emulation.dry import values
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 NAMES = (
@@ -53,7 +54,7 @@ def test_metadata_of_operators_is_what_it_is_with_values(catalogue):
 @pytest.mark.parametrize("whose", ["neither", "image", "weight", "both"])
 def test_images_with_channels_last_keep_them_so_through_a_convolution(side, whose):
     def strides(dry: bool) -> list[tuple[int, ...]]:
-        with Emulator(dry=dry):
+        with Emulator(EmulatorOptions(dry=dry)):
             image, weight = torch.randn(4, 64, 8, 8).cuda(), torch.randn(64, 64, side, side).cuda()
             if whose in ("image", "both"):
                 image = image.to(memory_format=torch.channels_last)

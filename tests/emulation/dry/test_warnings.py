@@ -11,6 +11,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 import gapless
 from gapless.emulation.dry.guesses.guess import anything
 from gapless.emulation.emulator import Emulator, current
+from gapless.emulation.options import EmulatorOptions
 from tests.emulation.dry.memory import CUDA
 
 EVERY = 24
@@ -70,7 +71,7 @@ def test_operators_warn_of_what_they_warn_of_on_a_cpu(dry):
 
 
 def test_a_compiled_module_brings_no_warning_of_hooks() -> None:
-    with Emulator(compiled=True), warnings.catch_warnings(record=True) as caught:
+    with Emulator(EmulatorOptions(compiled=True)), warnings.catch_warnings(record=True) as caught:
         module = torch.compile(torch.nn.Linear(4, 4).cuda(), backend="eager")
         module(torch.ones(2, 4, device="cuda"))
     assert [str(warning.message) for warning in caught if "global hooks" in str(warning.message)] == []

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gapless
-from gapless.emulation.distributed.world import World
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.torch_internals import VERSION
 
 CAPTURING = "operation not permitted when stream is capturing"
@@ -208,7 +208,7 @@ def test_a_backward_pass_that_reaches_behind_the_capture() -> None:
 )
 def test_a_step_with_ddp(iterations: int, wrapped_aside: bool, said: str) -> None:
     """Its reducer holds the leaves' nodes from where it was made; its logger waits to time ten iterations."""
-    with Emulator(world=World.of(2, 0)):
+    with Emulator(EmulatorOptions(world_size=2, rank=0)):
         dist.init_process_group("nccl")
         side, x = torch.cuda.Stream(), torch.ones(2, 4, device="cuda")
         with torch.cuda.stream(side if wrapped_aside else torch.cuda.current_stream()):

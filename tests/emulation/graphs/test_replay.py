@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import gapless
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.memory.requests import reports_storage_ends
+from gapless.emulation.options import EmulatorOptions
 from gapless.torch_internals import VERSION
 
 Step = Callable[[], torch.Tensor]
@@ -23,7 +24,7 @@ Step = Callable[[], torch.Tensor]
 def emulator() -> Iterator[Emulator]:
     if not reports_storage_ends():
         pytest.skip(f"torch 2.{VERSION[1]} does not tell when storages end")
-    with Emulator(programme=True, memory=True) as on:
+    with Emulator(EmulatorOptions(programme=True, memory=True)) as on:
         yield on
 
 
@@ -283,7 +284,7 @@ def test_a_checkpoint_in_a_capture_draws_again_what_it_drew() -> None:
 def test_a_run_that_may_go_on_without_values_has_those_of_replays() -> None:
     draws = []
     for dry in (False, None):
-        with Emulator(dry=dry, on_switch=lambda switch: None):
+        with Emulator(EmulatorOptions(dry=dry), on_switch=lambda switch: None):
             x, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
             total = torch.zeros(4, device="cuda")
             with torch.cuda.graph(graph):

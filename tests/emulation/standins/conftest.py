@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.model.programme import Entry
 
 
@@ -49,7 +50,7 @@ class Recorded:
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
     """A machine with one device, whose programme is recorded."""
-    with Emulator(programme=True) as emulator:
+    with Emulator(EmulatorOptions(programme=True)) as emulator:
         yield Recorded(emulator)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from gapless import trees
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.standins import launch
 
 Tensor = torch.Tensor
@@ -95,7 +96,7 @@ CASES = [
 
 def looks(case: Callable[[], Any], dry: bool) -> list[Any]:
     """Shape, strides, type and device of all results and gradients, and the peak of memory."""
-    with Emulator(dry=dry, memory=True):
+    with Emulator(EmulatorOptions(dry=dry, memory=True)):
         out, leaves = case()
         first = next(trees.tensors(out))
         first.sum().backward()

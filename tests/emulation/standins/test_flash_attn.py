@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.standins.packages import flash_attn_interface
 from gapless.emulation.standins.packages.flash_attn import interface, losses, norms, padding, rotary
 from gapless.emulation.standins.packages.flash_attn_interface import PACKAGE
@@ -246,7 +247,7 @@ def test_the_third_version_refuses_what_is_not_computed(option: str) -> None:
 
 @pytest.mark.parametrize(("gpu", "is_there"), [("h100", True), ("a100", False)])
 def test_the_third_version_is_where_its_gpus_are(gpu: str, is_there: bool) -> None:
-    with Emulator(gpu, programme=True) as emulator:
+    with Emulator(EmulatorOptions(gpu, programme=True)) as emulator:
         spec = importlib.util.find_spec("flash_attn_interface")
         assert (spec is not None) is is_there
         if not is_there:
