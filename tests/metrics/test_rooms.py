@@ -21,7 +21,7 @@ class MeanFourthPower(MeanSquaredError):
     """The mean of the fourth powers of the errors."""
 
     torchmetrics_file = None
-    torchmetrics_slots = "fourth:f=sum total:i=seen"
+    torchmetrics_slots = (("fourth", "sum"), ("total", "seen", "int64"))
 
     def update(self, preds, target):
         super().update((preds - target) ** 2, preds * 0)

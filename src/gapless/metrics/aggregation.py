@@ -336,7 +336,7 @@ class Aggregator(Metric, abstract=True):
 class MeanMetric(Aggregator):
     """The weighted mean of all values."""
 
-    torchmetrics_slots = "mean_value:f=sum weight:f=weight"
+    torchmetrics_slots = (("mean_value", "sum"), ("weight", "weight"))
     part = ("weighted", WeightedTotal)
     weighted: WeightedTotal
 
@@ -351,7 +351,7 @@ class MeanMetric(Aggregator):
 class SumMetric(Aggregator):
     """The sum of all values."""
 
-    torchmetrics_slots = "sum_value:f=sum"
+    torchmetrics_slots = (("sum_value", "sum"),)
     part = ("total", Total)
     total: Total
 
@@ -371,14 +371,14 @@ class ExtremeMetric(Aggregator, abstract=True):
 class MaxMetric(ExtremeMetric):
     """The largest value."""
 
-    torchmetrics_slots = "max_value:f=value"
+    torchmetrics_slots = (("max_value", "value"),)
     part = ("extreme", partial(Extreme, largest=True))
 
 
 class MinMetric(ExtremeMetric):
     """The smallest value."""
 
-    torchmetrics_slots = "min_value:f=value"
+    torchmetrics_slots = (("min_value", "value"),)
     part = ("extreme", partial(Extreme, largest=False))
 
 

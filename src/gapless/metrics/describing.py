@@ -36,7 +36,7 @@ def inherit_descriptions(cls: Any, root: type) -> None:
     for base in reversed(cls.__mro__[: cls.__mro__.index(root)]):
         inherited.update(parse_description(base).arguments)
     try:
-        accepted = (*inspect.signature(cls.__init__).parameters, *cls.beyond.split())
+        accepted = (*inspect.signature(cls.__init__).parameters, *cls.more_arguments)
     except (TypeError, ValueError):  # a callable without a signature
         return
     entries = {name: inherited[name] for name in accepted if name in inherited}

@@ -68,13 +68,13 @@ class Metric(Operators, Core, nn.Module):
     direct = False
     """Whether a collection must call ``update``, because statistics alone do not make the metric."""
     abstract: ClassVar[bool]
-    beyond: ClassVar[str] = ""
+    more_arguments: ClassVar[tuple[str, ...]] = ()
     """Names of arguments that the constructor takes in ``**kwargs``."""
     torchmetrics_file: ClassVar[str | None] = ""
     """TorchMetrics' module of the metric if named otherwise; None if TorchMetrics lacks the metric."""
-    torchmetrics_slots: ClassVar[str | None] = None
-    """TorchMetrics' states and their slots, as ``"total:i=seen"``: `f` float, `i` integer, `1` at least one
-    row, `-` opposite sign."""
+    torchmetrics_slots: ClassVar[tuple[tuple[str, ...], ...] | None] = None
+    """TorchMetrics' states: name, slot here, and how it differs: ``"int64"`` (else it is of the metric's
+    dtype), ``"row"`` (at least one row), ``"negative"`` (opposite sign)."""
     __jit_unused_properties__: ClassVar[list[str]] = []
     __jit_ignored_attributes__ = wrapping.OwnAttributes()
 

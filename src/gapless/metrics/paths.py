@@ -22,7 +22,7 @@ PACKAGE = "gapless.metrics"
 
 _OTHER_MODULES = ("collections", "wrappers.feature_share")
 """TorchMetrics' modules that belong to no metric of a folder here."""
-_NAMES_DEFINED_LATER = {"aggregation": "RunningMean RunningSum", "metric": "CompositionalMetric"}
+_NAMES_DEFINED_LATER = {"aggregation": ("RunningMean", "RunningSum"), "metric": ("CompositionalMetric",)}
 """TorchMetrics' names in these files that modules here define which import the files."""
 _ROOMS_WITH_FUNCTIONS = tuple(room for room in ROOMS if room != "wrappers")
 """Folders whose metrics have a function each."""
@@ -72,7 +72,7 @@ class _PathFinder(MetaPathFinder, Loader):
 def install() -> None:
     """Make these paths importable, with TorchMetrics' names."""
     for file, names in _NAMES_DEFINED_LATER.items():
-        for name in names.split():
+        for name in names:
             setattr(sys.modules[f"{PACKAGE}.{file}"], name, getattr(sys.modules[PACKAGE], name))
     if not any(isinstance(finder, _PathFinder) for finder in sys.meta_path):
         sys.meta_path.append(_PathFinder())

@@ -78,7 +78,7 @@ class CalibrationMetric(PredictionMetric, abstract=True):
     """
 
     needs_scores = True
-    beyond = "logits"
+    more_arguments = ("logits",)
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
     higher_is_better = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class ConfusionCounts(label_messages.LabelStatistic):
 class Confusion(PredictionMetric, abstract=True):
     """A metric computed from the confusion matrix of a task."""
 
-    beyond = "logits"
+    more_arguments: ClassVar[tuple[str, ...]] = ("logits",)
     confused: Any
 
     def update(self, preds: Tensor, target: Tensor) -> None:
@@ -117,7 +117,7 @@ class MulticlassConfusion(Confusion, abstract=True):
     """The multiclass form of a confusion metric."""
 
     task = "multiclass"
-    beyond = ""
+    more_arguments = ()
 
     def __init__(
         self, num_classes: int, ignore_index: int | None = None, validate_args: bool = True, **kwargs: Any

@@ -34,7 +34,7 @@ class CountMetric(PredictionMetric, abstract=True):
 
     plot_lower_bound: float | None = 0.0
     plot_upper_bound: float | None = 1.0
-    beyond = "logits capacity zero_division"
+    more_arguments: ClassVar[tuple[str, ...]] = ("logits", "capacity", "zero_division")
     average: str | None = "binary"
     top_k = 1
     zero_division: float = 0
@@ -162,7 +162,7 @@ class MulticlassScore(CountMetric, abstract=True):
     """
 
     task = "multiclass"
-    beyond = "capacity zero_division"
+    more_arguments: ClassVar[tuple[str, ...]] = ("capacity", "zero_division")
 
     def __init__(
         self,

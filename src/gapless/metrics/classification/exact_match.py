@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,11 +98,11 @@ class SampleMatchRows(label_messages.LabelStatistic, Rows):
 class ExactMatchMetric(PredictionMetric, abstract=True):
     """Exact match, for both tasks."""
 
-    torchmetrics_slots = "correct:i1=right total:i1=seen"
+    torchmetrics_slots = (("correct", "right", "int64", "row"), ("total", "seen", "int64", "row"))
 
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
-    beyond = "capacity"
+    more_arguments: ClassVar[tuple[str, ...]] = ("capacity",)
     matches: Any
 
     def value(self) -> Tensor:
@@ -160,7 +160,7 @@ class MultilabelExactMatch(ExactMatchMetric):
     """
 
     task = "multilabel"
-    beyond = "logits capacity"
+    more_arguments = ("logits", "capacity")
 
     def __init__(
         self,

@@ -68,10 +68,10 @@ class HingeMetric(PredictionMetric, abstract=True):
             ``"one-vs-all"`` for a value per class against all others.
     """
 
-    torchmetrics_slots = "measures:f=sum total:i=seen"
+    torchmetrics_slots = (("measures", "sum"), ("total", "seen", "int64"))
 
     needs_scores = True
-    beyond = "logits"
+    more_arguments = ("logits",)
     is_differentiable = True
     higher_is_better = False
     plot_lower_bound = 0.0

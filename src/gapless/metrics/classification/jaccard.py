@@ -69,7 +69,7 @@ class Jaccard(CountMetric, abstract=True):
 class BinaryJaccardIndex(Jaccard, BinaryScore):
     """Intersection over union."""
 
-    beyond = "logits"
+    more_arguments = ("logits",)
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class BinaryJaccardIndex(Jaccard, BinaryScore):
 class MulticlassJaccardIndex(Jaccard, MulticlassScore):
     """Intersection over union."""
 
-    beyond = ""
+    more_arguments = ()
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class MulticlassJaccardIndex(Jaccard, MulticlassScore):
 class MultilabelJaccardIndex(Jaccard, MultilabelScore):
     """Intersection over union."""
 
-    beyond = "logits"
+    more_arguments = ("logits",)
 
     def __init__(
         self,

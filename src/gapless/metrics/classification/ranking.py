@@ -92,10 +92,10 @@ class RankingMetric(PredictionMetric, abstract=True):
         ignore_index: a target that is neither true nor false.
     """
 
-    torchmetrics_slots = "measure:f=sum total:f=seen"
+    torchmetrics_slots = (("measure", "sum"), ("total", "seen"))
 
     needs_scores = True
-    beyond = "logits"
+    more_arguments = ("logits",)
     task = "multilabel"
     plot_lower_bound: float | None = 0.0
     plot_upper_bound: float | None = 1.0

@@ -19,7 +19,7 @@ class ScoreMetric(PredictionMetric, abstract=True):
     """
 
     needs_scores = True
-    beyond = "logits capacity"
+    more_arguments = ("logits", "capacity")
     average: str | None = None
     scored: Any
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -45,11 +44,11 @@ def exchange(metric: Metric) -> Exchange:
     if len(parts) != 1:
         return Exchange()
     (part,) = parts.values()
-    spec = metric.torchmetrics_slots
+    states = metric.torchmetrics_slots
     if isinstance(metric, MeanIoU) and not metric.per_class:
         return Exchange()  # TorchMetrics averages over classes sample by sample
-    if spec is not None:
-        slots_exchange = exchange_sums(part, spec, metric.dtype)
+    if states is not None:
+        slots_exchange = exchange_sums(part, states, metric.dtype)
         return (
             slots_exchange._replace(write=None) if isinstance(metric, Correlation) else slots_exchange
         )  # TorchMetrics has more states
@@ -57,29 +56,29 @@ def exchange(metric: Metric) -> Exchange:
     return Exchange() if make_exchange is None else make_exchange(metric, part)
 
 
-def exchange_sums(part: Statistic, spec: str, dtype: torch.dtype) -> Exchange:
-    """Exchange slots that only have other names in TorchMetrics, as `spec` lists them."""
-    fields = [tuple(re.split("[:=]", field)) for field in spec.split()]
-    if any(slot not in part.saved_slots for _, _, slot in fields):
+def exchange_sums(part: Statistic, theirs: tuple[tuple[str, ...], ...], dtype: torch.dtype) -> Exchange:
+    """Exchange slots that differ little in TorchMetrics: `theirs` is `Metric.torchmetrics_slots`."""
+    if any(slot not in part.saved_slots for _, slot, *_ in theirs):
         return Exchange()
 
     def write() -> States:
         saved = part.saved_state()
-        dtypes = {"i": torch.int64}
         states = {
-            name: saved[slot].to(dtypes.get(kind[0], dtype), copy=True).mul_(-1 if "-" in kind else 1)
-            for name, kind, slot in fields
+            name: saved[slot].to(torch.int64 if "int64" in differs else dtype, copy=True)
+            for name, slot, *differs in theirs
         }
-        rows = [name for name, kind, _ in fields if "1" in kind and not states[name].dim()]
+        for name, _, *differs in theirs:
+            states[name].mul_(-1 if "negative" in differs else 1)
+        rows = [name for name, _, *differs in theirs if "row" in differs and not states[name].dim()]
         return {**states, **{name: states[name].reshape(1) for name in rows}}
 
     def read(states: States) -> None:
         saved = part.saved_state()
         slots = {}
-        for name, kind, slot in fields:
+        for name, slot, *differs in theirs:
             value = torch.as_tensor(states[name], device=part.device)
-            value = value.reshape(()) if "1" in kind and value.numel() == 1 else value
-            slots[slot] = -value if "-" in kind else value
+            value = value.reshape(()) if "row" in differs and value.numel() == 1 else value
+            slots[slot] = -value if "negative" in differs else value
         for slot, value in saved.items():  # of a number of outputs that is known from here on
             like = [held for name, held in slots.items() if saved[name].dtype == value.dtype]
             like = [held for held in like if held.dim() and not value.dim() and value.is_floating_point()]

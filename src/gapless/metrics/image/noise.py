@@ -49,7 +49,7 @@ class PeakSignalNoiseRatio(Metric):
     """
 
     torchmetrics_file = "psnr"
-    torchmetrics_slots = "sum_squared_error:f=sum total:i=seen"
+    torchmetrics_slots = (("sum_squared_error", "sum"), ("total", "seen", "int64"))
     plot_lower_bound = 0.0
     is_differentiable = True
     higher_is_better = True

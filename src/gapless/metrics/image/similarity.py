@@ -275,7 +275,7 @@ class SimilarityMetric(Metric, abstract=True):
     plot_upper_bound = 1.0
     is_differentiable = True
     higher_is_better = True
-    beyond = "capacity"
+    more_arguments = ("capacity",)
     similarity: Any
     reduction: str | None
 
@@ -326,7 +326,7 @@ class StructuralSimilarityIndexMeasure(SimilarityMetric):
     """
 
     torchmetrics_file = "ssim"
-    torchmetrics_slots = "similarity:f=sum total:f=seen"
+    torchmetrics_slots = (("similarity", "sum"), ("total", "seen"))
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ class MultiScaleStructuralSimilarityIndexMeasure(SimilarityMetric):
     """
 
     torchmetrics_file = "ssim"
-    torchmetrics_slots = "similarity:f=sum total:f=seen"
+    torchmetrics_slots = (("similarity", "sum"), ("total", "seen"))
 
     def __init__(
         self,

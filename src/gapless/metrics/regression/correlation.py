@@ -76,8 +76,12 @@ class Correlation(PairMetric, abstract=True):
     """A metric computed from means and deviations of predictions and targets."""
 
     torchmetrics_slots = (
-        "mean_x:f1=mean_x mean_y:f1=mean_y var_x:f1=square_x var_y:f1=square_y corr_xy:f1=product "
-        "n_total:f1=seen"
+        ("mean_x", "mean_x", "row"),
+        ("mean_y", "mean_y", "row"),
+        ("var_x", "square_x", "row"),
+        ("var_y", "square_y", "row"),
+        ("corr_xy", "product", "row"),
+        ("n_total", "seen", "row"),
     )
 
     is_differentiable = True

@@ -60,7 +60,7 @@ class Divergence(Metric, abstract=True):
     plot_lower_bound = 0.0
     is_differentiable = True
     higher_is_better = False
-    beyond = "capacity"
+    more_arguments = ("capacity",)
     measure: Any
     divergences: Sum | Every
 
@@ -88,7 +88,7 @@ class KLDivergence(Divergence):
     """The Kullback–Leibler divergence of `q` from `p`."""
 
     torchmetrics_file = "kl_divergence"
-    torchmetrics_slots = "measures:f=sum total:i=seen"
+    torchmetrics_slots = (("measures", "sum"), ("total", "seen", "int64"))
     measure = staticmethod(kullback_leibler)
 
 
@@ -96,6 +96,6 @@ class JensenShannonDivergence(Divergence):
     """The Jensen–Shannon divergence: the mean of those of `p` and `q` from their mean."""
 
     torchmetrics_file = "js_divergence"
-    torchmetrics_slots = "measures:f=sum total:i=seen"
+    torchmetrics_slots = (("measures", "sum"), ("total", "seen", "int64"))
     plot_upper_bound = math.log(2.0)
     measure = staticmethod(jensen_shannon)

@@ -39,7 +39,7 @@ class ContinuousRankedProbabilityScore(Metric):
     """
 
     torchmetrics_file = "crps"
-    torchmetrics_slots = "score:f1=sum total:f1=seen"
+    torchmetrics_slots = (("score", "sum", "row"), ("total", "seen", "row"))
     plot_lower_bound = 0.0
     is_differentiable = False
     higher_is_better = False

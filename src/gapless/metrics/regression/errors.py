@@ -149,7 +149,7 @@ class MeanSquaredError(MeanError):
     """The mean squared error, or its root with ``squared=False``; one value per output."""
 
     torchmetrics_file = "mse"
-    torchmetrics_slots = "sum_squared_error:f1=sum total:i=seen"
+    torchmetrics_slots = (("sum_squared_error", "sum", "row"), ("total", "seen", "int64"))
 
     def __init__(self, squared: bool = True, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -168,7 +168,7 @@ class MeanAbsoluteError(MeanError):
     """The mean absolute error; one value per output."""
 
     torchmetrics_file = "mae"
-    torchmetrics_slots = "sum_abs_error:f1=sum total:i=seen"
+    torchmetrics_slots = (("sum_abs_error", "sum", "row"), ("total", "seen", "int64"))
 
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -180,7 +180,7 @@ class MeanSquaredLogError(MeanError):
     """The mean squared difference of ``log(1 + value)``."""
 
     torchmetrics_file = "log_mse"
-    torchmetrics_slots = "sum_squared_log_error:f=sum total:i=seen"
+    torchmetrics_slots = (("sum_squared_log_error", "sum"), ("total", "seen", "int64"))
     error = squared_log_error
 
 
@@ -188,7 +188,7 @@ class MeanAbsolutePercentageError(MeanError):
     """The mean absolute error relative to the target (1 is 100 %)."""
 
     torchmetrics_file = "mape"
-    torchmetrics_slots = "sum_abs_per_error:f=sum total:f=seen"
+    torchmetrics_slots = (("sum_abs_per_error", "sum"), ("total", "seen"))
     error = relative_error
 
 
@@ -196,7 +196,7 @@ class SymmetricMeanAbsolutePercentageError(MeanError):
     """The mean absolute error relative to the mean of target and prediction."""
 
     torchmetrics_file = "symmetric_mape"
-    torchmetrics_slots = "sum_abs_per_error:f=sum total:f=seen"
+    torchmetrics_slots = (("sum_abs_per_error", "sum"), ("total", "seen"))
     plot_upper_bound = 2.0
     error = symmetric_relative_error
 
@@ -220,7 +220,7 @@ class LogCoshError(MeanError):
     """The mean logarithm of the hyperbolic cosine of the error; one value per output."""
 
     torchmetrics_file = "log_cosh"
-    torchmetrics_slots = "sum_log_cosh_error:f1=sum total:i=seen"
+    torchmetrics_slots = (("sum_log_cosh_error", "sum", "row"), ("total", "seen", "int64"))
 
     def __init__(self, num_outputs: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -232,7 +232,7 @@ class MinkowskiDistance(MeanError):
     """The `p`-th root of the sum of absolute errors to the power of `p`."""
 
     torchmetrics_file = "minkowski"
-    torchmetrics_slots = "minkowski_dist_sum:f=sum"
+    torchmetrics_slots = (("minkowski_dist_sum", "sum"),)
 
     def __init__(self, p: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)

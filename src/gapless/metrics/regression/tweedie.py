@@ -69,7 +69,7 @@ class TweedieDevianceScore(Metric):
     """
 
     torchmetrics_file = "tweedie_deviance"
-    torchmetrics_slots = "sum_deviance_score:f=sum num_observations:i=seen"
+    torchmetrics_slots = (("sum_deviance_score", "sum"), ("num_observations", "seen", "int64"))
     plot_lower_bound = 0.0
     is_differentiable = True
     deviance: Deviance

@@ -105,7 +105,10 @@ class R2Score(ExplainedShare):
 
     torchmetrics_file = "r2"
     torchmetrics_slots = (
-        "sum_squared_error:f=target_squared sum_error:f=target residual:f=error_squared total:i=seen"
+        ("sum_squared_error", "target_squared"),
+        ("sum_error", "target"),
+        ("residual", "error_squared"),
+        ("total", "seen", "int64"),
     )
     plot_upper_bound = 1.0
 
@@ -152,8 +155,11 @@ class ExplainedVariance(ExplainedShare):
 
     torchmetrics_file = "explained_variance"
     torchmetrics_slots = (
-        "sum_error:f-=error sum_squared_error:f=error_squared sum_target:f=target "
-        "sum_squared_target:f=target_squared num_obs:f=seen"
+        ("sum_error", "error", "negative"),
+        ("sum_squared_error", "error_squared"),
+        ("sum_target", "target"),
+        ("sum_squared_target", "target_squared"),
+        ("num_obs", "seen"),
     )
     plot_lower_bound = 0.0
     plot_upper_bound = 1.0
@@ -180,7 +186,10 @@ class RelativeSquaredError(PairMetric):
 
     torchmetrics_file = "rse"
     torchmetrics_slots = (
-        "sum_squared_error:f1=target_squared sum_error:f1=target residual:f1=error_squared total:i=seen"
+        ("sum_squared_error", "target_squared", "row"),
+        ("sum_error", "target", "row"),
+        ("residual", "error_squared", "row"),
+        ("total", "seen", "int64"),
     )
     is_differentiable = True
     higher_is_better = False

@@ -35,7 +35,7 @@ class RetrievalMetric(Metric, abstract=True):
     plot_upper_bound = 1.0
     is_differentiable = False
     higher_is_better = True
-    beyond = "capacity"
+    more_arguments = ("capacity",)
     function: ClassVar[str]
     """The name of the function for a single query."""
     binary: ClassVar[bool] = True

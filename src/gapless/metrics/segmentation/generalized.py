@@ -71,7 +71,7 @@ class GeneralizedDiceScore(MaskMetric):
     """
 
     torchmetrics_file = "generalized_dice"
-    torchmetrics_slots = "score:f1=score samples:f1=seen"
+    torchmetrics_slots = (("score", "score", "row"), ("samples", "seen", "row"))
     scores: GeneralizedScores
 
     def __init__(

@@ -242,7 +242,7 @@ class MeanIoU(MaskMetric):
     """
 
     torchmetrics_file = "mean_iou"
-    torchmetrics_slots = "score:f=score num_batches:f=there"
+    torchmetrics_slots = (("score", "score"), ("num_batches", "there"))
     scores: SampleScores
 
     def __init__(

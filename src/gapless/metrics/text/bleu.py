@@ -73,7 +73,12 @@ class BLEUScore(TextMetric):
     """
 
     torchmetrics_file = "bleu"
-    torchmetrics_slots = "preds_len:f=length target_len:f=nearest numerator:f=hits denominator:f=seen"
+    torchmetrics_slots = (
+        ("preds_len", "length"),
+        ("target_len", "nearest"),
+        ("numerator", "hits"),
+        ("denominator", "seen"),
+    )
     function = "bleu_score"
     higher_is_better = True
     common: CommonNGrams

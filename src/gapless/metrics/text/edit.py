@@ -86,7 +86,7 @@ class EditDistance(TextMetric):
     """
 
     torchmetrics_file = "edit"
-    torchmetrics_slots = "edit_scores:i=sum num_elements:i=seen"
+    torchmetrics_slots = (("edit_scores", "sum", "int64"), ("num_elements", "seen", "int64"))
     plot_upper_bound = None
     distances: Any
 

@@ -80,7 +80,7 @@ class Surprise(Statistic):
 class Perplexity(Metric):
     """The exponential of the mean negative log-probability per token; `ignore_index` does not count."""
 
-    torchmetrics_slots = "total_log_probs:f=sum count:f=seen"
+    torchmetrics_slots = (("total_log_probs", "sum"), ("count", "seen"))
 
     is_differentiable = True
     higher_is_better = False

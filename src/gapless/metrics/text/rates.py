@@ -80,14 +80,14 @@ class WordErrorRate(ErrorRate):
     """The words to insert, delete or substitute, divided by the words of the targets."""
 
     torchmetrics_file = "wer"
-    torchmetrics_slots = "errors:f=wrong total:f=targets"
+    torchmetrics_slots = (("errors", "wrong"), ("total", "targets"))
 
 
 class CharErrorRate(ErrorRate):
     """The characters to insert, delete or substitute, divided by the characters of the targets."""
 
     torchmetrics_file = "cer"
-    torchmetrics_slots = "errors:f=wrong total:f=targets"
+    torchmetrics_slots = (("errors", "wrong"), ("total", "targets"))
     words = False
 
 
@@ -95,7 +95,7 @@ class MatchErrorRate(ErrorRate):
     """The words to insert, delete or substitute, divided by the words of the longer texts."""
 
     torchmetrics_file = "mer"
-    torchmetrics_slots = "errors:f=wrong total:f=longer"
+    torchmetrics_slots = (("errors", "wrong"), ("total", "longer"))
     denominator = "longer"
 
 
