@@ -341,8 +341,8 @@ class HitCounts(Statistic):
 
     def counts(self) -> OutcomeCounts:
         """Return the outcome counts; each miss is a false positive and a false negative."""
-        seen = self.state["seen"]
-        return OutcomeCounts(self.state["hits"], seen, seen, lambda: seen)
+        total = self.state["seen"]
+        return OutcomeCounts(self.state["hits"], total, total, lambda: total)
 
 
 class ThresholdLayout:
