@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import socket
 import sys
 import threading
 import zipfile
@@ -28,7 +29,7 @@ class Attack:
     """A command (`words`), what `prepare` makes in its folder first, and the files it may change.
 
     `reports` says whether it has to write a report, `statuses` the exit codes allowed, `limit` the size of a
-    file in bytes (0: none).
+    file in bytes (0: none), `saves` a file that has to be there afterwards.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Attack:
     reports: bool = False
     statuses: tuple[int, ...] = (0, 3)
     limit: int = 0
+    saves: str = ""
 
 
 def _link(name: str, aim: str) -> Callable[[Path], object]:
@@ -102,6 +104,45 @@ def _session_with_code(code: str) -> bytes:
     for line in session["lines"]:
         line["file"] = line["code"] = code
     return json.dumps(session).encode()
+
+
+def _socket(name: str) -> Callable[[Path], object]:
+    def make(folder: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(os.path.relpath(folder / name))
+
+    return make
+
+
+def _deep(folder: Path) -> None:
+    for _ in range(12):
+        folder /= "d" * 250
+    folder.mkdir(parents=True)
+    (folder / "x.json").write_bytes(TRACE)
+
+
+SCRIPT = """
+import os, signal, threading, torch
+
+net = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(40):
+    loss = net(torch.ones(2, 4, device="cuda")).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    loss.item()
+    if step == 20:
+        """
+"""A script that does something to itself in a step."""
+CHECK = ("check", "-q", "--steps", "all", "--no-loader", "-o", "out", "train.py")
+
+
+def _check(name: str, line: str, *statuses: int, limit: int = 0, saves: str = "out") -> Attack:
+    """Return an attack in which a script that is checked does `line` in its 21st step."""
+    return Attack(
+        name, CHECK, _file("train.py", (SCRIPT + line).encode()), ("out",), not limit, statuses, limit, saves
+    )
 
 
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1},'
@@ -330,4 +371,37 @@ ATTACKS = (
         _file("x.nsys-rep", NOISE),
         statuses=(3,),
     ),
+    Attack("-o a socket", [*SAVE, "out", "t.json"], _socket("out"), statuses=(3,)),
+    Attack("a socket", ["trace", "-q", "x.json"], _socket("x.json"), statuses=(3,)),
+    Attack("a folder with a socket", ["trace", "-q", "."], _socket("x.json"), (), True, (0,)),
+    Attack("a folder with a path of 3,000 characters", ["trace", "-q", "."], _deep, (), True, (0,)),
+    Attack(
+        "a folder with a name that is no text",
+        ["trace", "-q", "."],
+        _file(os.fsdecode(b"\xff\x1b[2J\n.json"), TRACE),
+        (),
+        True,
+        (0,),
+    ),
+    _check(
+        "a script that ends the process in a thread",
+        "threading.Thread(target=os._exit, args=(5,)).start()",
+        5,
+    ),
+    _check("a script that is told to stop", "os.kill(os.getpid(), signal.SIGTERM)", 143),
+    _check("a script whose terminal goes", "os.kill(os.getpid(), signal.SIGHUP)", 129),
+    _check("a script that is interrupted", "os.kill(os.getpid(), signal.SIGINT)", 130),
+    _check(
+        "a script that is interrupted twice",
+        "[os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]",
+        130,
+    ),
+    _check("a script that fails", "raise ValueError(step)", 1),
+    _check(
+        "a script that goes to another folder and deletes it",
+        "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+        0,
+    ),
+    _check("a script that closes its output", "os.close(1)", 0),
+    _check("a script whose session finds no room", "pass", 3, limit=1000, saves=""),
 )

@@ -254,7 +254,7 @@ def main() -> int:
         files = inputs(make(Path(folder)))
         seeds = range(options.first, options.first + options.count)
         results, memory = read_all(files, seeds, options.jobs, 60 * options.minutes)
-    text = sheet(results, memory, f"python benchmarks/damaged_files.py{' --write' if options.write else ''}")
+    text = sheet(results, memory, " ".join(["python benchmarks/damaged_files.py", *sys.argv[1:]]))
     print(text)
     if options.write:
         print(_sheet.write("damaged_files", text))

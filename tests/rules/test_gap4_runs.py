@@ -269,9 +269,11 @@ class TestGrowthInAProfile:
         hits = rule("GAP405").of_profile(Profile(steps=marked, memory=use))
         return [hit.evidence[0] for hit in hits]
 
-    def test_steps_that_end_before_they_begin(self) -> None:
-        marked = Steps(source="ProfilerStep", start=(200, 300), end=(100, 0))
-        use = MemoryUse(time=(120, 150), allocated=(MIB, MIB), reserved=(MIB, MIB))
+    @pytest.mark.parametrize("allocated", [(MIB, MIB), ()])
+    @pytest.mark.parametrize("end", [(180, 400), (100, 0)])
+    def test_steps_without_a_curve(self, allocated: tuple[int, ...], end: tuple[int, int]) -> None:
+        marked = Steps(source="ProfilerStep", start=(110, 300), end=end)
+        use = MemoryUse(time=(120, 310), allocated=allocated, reserved=(MIB, MIB))
         assert not list(rule("GAP405").of_profile(Profile(steps=marked, memory=use)))
 
     def test_even_growth(self) -> None:

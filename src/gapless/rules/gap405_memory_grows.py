@@ -148,7 +148,7 @@ def _lines(lines: Sequence[SourceLine], words: str) -> str:
 def _minima_of_steps(profile: Profile) -> list[int]:
     """Return the least allocated memory in each step; [] if a step has no point of the curve."""
     memory, steps = profile.memory, profile.steps
-    if steps.source == "span" or steps.count < 2:
+    if steps.source == "span" or steps.count < 2 or not memory.allocated:
         return []
     lows = []
     for start, end in zip(steps.start, steps.end, strict=False):
