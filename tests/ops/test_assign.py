@@ -55,10 +55,10 @@ def test_through_indices(at: list[int], twice: bool) -> None:
 def test_nothing_is_written_for_padding(ids: list[int], size: int, fill: int, accumulate: bool) -> None:
     """Rows that are read, changed and written back: with distinct ids of a fixed size as without."""
     table, index = leaf(torch.arange(12.0, dtype=torch.float64).view(6, 2)), torch.tensor(ids).long() % 8 - 2
-    wanted, found = torch.unique(index), ops.unique(index, size=size, fill_value=fill)
+    wanted, unique_ids = torch.unique(index), ops.unique(index, size=size, fill_value=fill)
     same = leaf(table)
     expected = same.index_put((wanted,), same[wanted] * 3 - 1, accumulate)
-    assigned = ops.assign(table, found, table[found.values] * 3 - 1, accumulate=accumulate)
+    assigned = ops.assign(table, unique_ids, table[unique_ids.values] * 3 - 1, accumulate=accumulate)
     if (index < 0).any() and (index == index.min() + 6).any():
         return  # one row under two names: either may be written last
     assert torch.equal(assigned, expected)
@@ -69,10 +69,10 @@ def test_nothing_is_written_for_padding(ids: list[int], size: int, fill: int, ac
 @given(drawn=masked(shape=(3, 4)), rows=st.booleans())
 def test_through_positions(drawn: Masked, rows: bool) -> None:
     mask = drawn.mask[:, 0] if rows else drawn.mask
-    found = ops.nonzero(mask, size=mask.numel(), fill_value=-1)
+    places = ops.nonzero(mask, size=mask.numel(), fill_value=-1)
     wanted = drawn.x.clone()
     wanted[mask] = 5
-    assert torch.equal(ops.assign(drawn.x, found, 5.0), wanted)
+    assert torch.equal(ops.assign(drawn.x, places, 5.0), wanted)
     kept = ops.compact(torch.arange(3), drawn.mask[:, 0], fill_value=0)
     wanted = drawn.x.clone()
     wanted[drawn.mask[:, 0]] = drawn.x.flip(1)[drawn.mask[:, 0]]
@@ -80,10 +80,10 @@ def test_through_positions(drawn: Masked, rows: bool) -> None:
 
 
 def test_positions_fit_the_tensor() -> None:
-    found = ops.nonzero(torch.ones(2, 3), size=6, fill_value=-1)
+    places = ops.nonzero(torch.ones(2, 3), size=6, fill_value=-1)
     with pytest.raises(ValueError, match="positions in 2 dimensions do not fit a tensor of 1"):
-        ops.assign(torch.zeros(2), found, 1.0)
-    assert ops.assign(torch.zeros(0, 3), found, 1.0).shape == (0, 3)
+        ops.assign(torch.zeros(2), places, 1.0)
+    assert ops.assign(torch.zeros(0, 3), places, 1.0).shape == (0, 3)
 
 
 def test_several_indices_and_dtypes() -> None:

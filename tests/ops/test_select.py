@@ -150,8 +150,8 @@ def test_padding_that_may_be_an_index_is_chosen_or_warned_of() -> None:
 
 
 def test_mask_tells_values_from_padding() -> None:
-    found = ops.unique(torch.tensor([4, 4, 0]), size=3, fill_value=0)
-    assert found.mask.tolist() == [True, True, False]
+    selected = ops.unique(torch.tensor([4, 4, 0]), size=3, fill_value=0)
+    assert selected.mask.tolist() == [True, True, False]
     assert (
         ops.compact(torch.arange(3.0), torch.tensor([True, True, True]), size=2).mask.tolist() == [True] * 2
     )

@@ -191,12 +191,16 @@ def test_names_tell_what_a_card_sustains() -> None:
 
     assert reach("A100-PCIE-40GB") == reach("NVIDIA A100-SXM4-80GB")
     assert [reach(name).modest for name in ("NVIDIA L40S", "NVIDIA L4", "Tesla T4")] == [False, True, True]
-    assert reach("NVIDIA L40S").known == frozenset()
-    assert reach("NVIDIA GeForce RTX 4090").known == reach("NVIDIA RTX A6000").known == {"half", "memory"}
+    assert reach("NVIDIA L40S").measured_fields == frozenset()
+    assert (
+        reach("NVIDIA GeForce RTX 4090").measured_fields
+        == reach("NVIDIA RTX A6000").measured_fields
+        == {"half", "memory"}
+    )
     # Cards for players clock higher than their data sheet says; others with the same chips do not.
     games, boards = reach("NVIDIA GeForce RTX 4080"), reach("NVIDIA L40S")
     assert games == reach("NVIDIA GeForce RTX 3090 Ti")
-    assert games.known == frozenset()
+    assert games.measured_fields == frozenset()
     assert games.half > boards.half
     assert games.memory > boards.memory
-    assert "half" in reach("RTX-PRO-6000-SERVER").known
+    assert "half" in reach("RTX-PRO-6000-SERVER").measured_fields

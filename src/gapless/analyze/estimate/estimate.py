@@ -235,7 +235,9 @@ def _run_and_price(
     ran, model = answer
     rows = {key: _waiting_rows(ran, sites) for key, sites in groups.items()}
     replayed = price_groups(model, rows)
-    entries_of_work = [ran.asked[correlation] for correlation in ran.timeline.work.correlation.tolist()]
+    entries_of_work = [
+        ran.recorded_entries[correlation] for correlation in ran.timeline.work.correlation.tolist()
+    ]
     drawn = draw_machines(entries_of_work, times.doubt, doubt)
     count = len(timed)
     waits = bool(groups) and ran.held > 0

@@ -73,7 +73,9 @@ def _step_lengths(programme: Programme, step: Step, times: Times) -> _StepLength
     if isinstance(answer, ReplayRefusal):
         return None
     ran, model = answer
-    entries_of_work = [ran.asked[correlation] for correlation in ran.timeline.work.correlation.tolist()]
+    entries_of_work = [
+        ran.recorded_entries[correlation] for correlation in ran.timeline.work.correlation.tolist()
+    ]
     no_rows, count = model.marked(()), len(order)
     drawn = [
         model.spans(ReplayChange(pace=pace))([no_rows])[0] / count

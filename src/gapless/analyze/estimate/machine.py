@@ -53,15 +53,15 @@ class TimedEntry:
 
 @dataclass
 class MachineRun:
-    """The result of a run. `waits` holds, for each step, the rows of each site's waiting calls, `asked` the
-    entry of each correlation (None: none), and `besides` for rows of waiting calls their time after the
-    wait."""
+    """The result of a run. `waits` holds, for each step, the rows of each site's waiting calls,
+    `recorded_entries` the entry of each correlation (None: none), and `besides` for rows of waiting calls
+    their time after the wait."""
 
     timeline: Timeline
     waits: list[dict[int, list[int]]]
     busy: int
     host: int
-    asked: list[Entry | None]
+    recorded_entries: list[Entry | None]
     besides: dict[int, int]
     held: float
 
@@ -90,7 +90,7 @@ class _Machine:
     stream: int = _STREAM
     events: dict[int, _Event] = field(default_factory=dict)
     awaited: dict[int, _Event] = field(default_factory=dict)
-    asked: list[Entry | None] = field(default_factory=lambda: [None])
+    recorded_entries: list[Entry | None] = field(default_factory=lambda: [None])
     backward: bool = False
     besides: dict[int, int] = field(default_factory=dict)
     busy: int = 0
@@ -125,12 +125,12 @@ class _Machine:
 
     @property
     def correlation(self) -> int:
-        return len(self.asked) - 1
+        return len(self.recorded_entries) - 1
 
     def next(self, entry: Entry | None = None) -> int:
         """Return a correlation for the next call, made for `entry`."""
-        self.asked.append(entry)
-        return len(self.asked) - 1
+        self.recorded_entries.append(entry)
+        return len(self.recorded_entries) - 1
 
     # -- what the host does --------------------------------------------------------------------------
 
@@ -310,4 +310,6 @@ def run_steps(
     timeline, place = write_timeline(machine.calls, machine.work, machine.syncs, marks, gpu.name)
     moved = [{site: [place[row] for row in rows] for site, rows in step.items()} for step in waits]
     besides = {place[row]: time for row, time in machine.besides.items()}
-    return MachineRun(timeline, moved, machine.busy, int(machine.working), machine.asked, besides, held)
+    return MachineRun(
+        timeline, moved, machine.busy, int(machine.working), machine.recorded_entries, besides, held
+    )

@@ -89,11 +89,13 @@ def time_spread(work: DeviceWork, gpu: GpuRates, time: float | None = None) -> f
         spreads.short if time < MAX_SHORT_TIME else spreads.middle if time < MAX_MIDDLE_TIME else spreads.long
     )
     can = reach(gpu)
-    more = 0.0 if field in can.known else UNMEASURED_GPU[field]
-    if time < MAX_SHORT_TIME and "start" not in can.known:
+    more = 0.0 if field in can.measured_fields else UNMEASURED_GPU[field]
+    if time < MAX_SHORT_TIME and "start" not in can.measured_fields:
         own = math.hypot(own, UNMEASURED_START)
     if field != "memory":
-        more = max(more, can.unsteady, UNSTEADY_CLOCK if can.modest and field not in can.known else 0.0)
+        more = max(
+            more, can.unsteady, UNSTEADY_CLOCK if can.modest and field not in can.measured_fields else 0.0
+        )
     return math.hypot(own, more)
 
 

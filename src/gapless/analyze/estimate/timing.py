@@ -46,7 +46,7 @@ class Times:
     calibration: Calibration | None = None
     measured: MeasuredTimes | None = None
     emptying: float = 0.0
-    _known: dict[Entry, TimedEntry] = field(default_factory=dict)
+    _times_by_entry: dict[Entry, TimedEntry] = field(default_factory=dict)
 
     @property
     def calibration_path(self) -> str:
@@ -77,9 +77,9 @@ class Times:
 
     def add_times(self, entry: Entry) -> TimedEntry:
         """Return `entry` with its times."""
-        if entry not in self._known:
-            self._known[entry] = self._entry_times(entry)
-        return self._known[entry]
+        if entry not in self._times_by_entry:
+            self._times_by_entry[entry] = self._entry_times(entry)
+        return self._times_by_entry[entry]
 
     def _entry_times(self, entry: Entry) -> TimedEntry:
         if entry.kind == "wait" and entry.mechanism == "free":

@@ -24,7 +24,7 @@ class Reach(NamedTuple):
     """Share of the peak that attention reaches."""
     memory: float
     """Share of the bandwidth that pointwise kernels reach."""
-    known: frozenset[str] = frozenset()
+    measured_fields: frozenset[str] = frozenset()
     """Names of the fields measured on this GPU; the others are those of its class."""
     modest: bool = False
     """Whether the card's power limit may be too low to hold its clocks."""
@@ -104,5 +104,5 @@ def reach(gpu: GpuRates) -> Reach:
     for pattern, shares in _PATTERNS:
         if pattern.search(name):
             one_tile = "A100" in name.upper()
-            return reach_._replace(**shares, known=frozenset(shares), one_tile=one_tile)
+            return reach_._replace(**shares, measured_fields=frozenset(shares), one_tile=one_tile)
     return reach_

@@ -50,12 +50,12 @@ class Tape:
 
     def slot(self, storage: Any, is_new: bool, index: int) -> GraphSlot:
         """Return the slot of `storage`, creating one for a storage not met before."""
-        known = self._by_storage.get(storage._cdata)
-        if known is not None and known.storage() is storage:
-            return known
-        found = self._by_storage[storage._cdata] = GraphSlot(len(self.slots), storage, is_new, index)
-        self.slots.append(found)
-        return found
+        existing = self._by_storage.get(storage._cdata)
+        if existing is not None and existing.storage() is storage:
+            return existing
+        new = self._by_storage[storage._cdata] = GraphSlot(len(self.slots), storage, is_new, index)
+        self.slots.append(new)
+        return new
 
     def find(self, storage: Any) -> GraphSlot | None:
         """Return the slot of `storage` if the tape uses it."""

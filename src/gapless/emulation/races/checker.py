@@ -104,9 +104,9 @@ class Checker:
             if moment is not None:
                 self.clocks.order_after(track, moment.clock)
 
-    def order_host_after(self, moment: Any, asked: bool = False) -> None:
-        """Order the host after an event that it waited for, or `asked` about and found done."""
-        if not asked:
+    def order_host_after(self, moment: Any, queried: bool = False) -> None:
+        """Order the host after an event that it waited for, or `queried` about and found done."""
+        if not queried:
             self.log.record_wait(CPU, moment)
         if moment is not None and moment.owner is self.clocks:
             self._order_host_after(moment.clock)

@@ -133,5 +133,5 @@ def _make_refusal(name: str) -> Any:
     return function
 
 
-for _one in ("flash_attn_with_kvcache", "flash_attn_combine", "get_scheduler_metadata"):
-    PACKAGE.holds(_NAME, **{_one: _make_refusal(_one)})
+for _missing in ("flash_attn_with_kvcache", "flash_attn_combine", "get_scheduler_metadata"):
+    PACKAGE.holds(_NAME, **{_missing: _make_refusal(_missing)})
