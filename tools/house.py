@@ -33,6 +33,23 @@ STANDIN_PACKAGES = "/standins/packages/"
 """Modules that stand in for those of other packages, and bear their names."""
 NAMES_USERS_SPELL = {"GaplessCallback": "each framework imports its own, as the only one"}
 """Public classes that may share a name, each with the reason."""
+MIRRORED_DECORATORS = {
+    "kernel": "the parameters of an operator's schema",
+    "cuda_parts": "the parameters of an operator's schema",
+    "jit": "pointers and sizes: a GPU kernel takes no struct",
+}
+"""Decorators below which a function cannot choose its parameters, and why."""
+MIRRORED_PLACES = {
+    "src/gapless/emulation/standins/packages/": "public names of the packages that are stood in for",
+    "src/gapless/metrics/classification/f_beta.py": "arguments of TorchMetrics' metric",
+    "src/gapless/metrics/detection/mean_ap.py": "arguments of TorchMetrics' metric",
+    "src/gapless/metrics/image/similarity.py": "arguments of TorchMetrics' metric",
+    "src/gapless/ops/classes.py": "arguments of torch.nn.functional's function",
+    "src/gapless/ops/losses.py": "arguments of torch.nn.functional's function",
+}
+"""Files, or a folder, whose public functions have the parameters of a function elsewhere, and of which."""
+OWN_NAMES = ("attention_apart", "gated")
+"""Functions in those files that mirror nothing."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+")
 
@@ -153,12 +170,12 @@ class House:
         ]
 
     def many_parameters(self) -> list[str]:
-        """Functions of the package that take more parameters than a caller keeps apart."""
+        """Functions of the package that choose to take more parameters than a caller keeps apart."""
         return [
             f"{module.place}:{function.lineno} {function.name} ({_parameters(function)})"
             for module in self.package
             for function in module.functions()
-            if _parameters(function) > MAX_PARAMETERS
+            if _parameters(function) > MAX_PARAMETERS and not _mirrors(function, module.place)
         ]
 
     def two_way_arrows(self) -> list[str]:
@@ -271,6 +288,16 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     arguments = function.args
     names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return sum(argument.arg not in ("self", "cls") for argument in names)
+
+
+def _mirrors(function: ast.FunctionDef | ast.AsyncFunctionDef, place: str) -> bool:
+    """Whether `function` has the parameters of a function elsewhere."""
+    decorators = (node.func if isinstance(node, ast.Call) else node for node in function.decorator_list)
+    names = {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in decorators}
+    if names & MIRRORED_DECORATORS.keys():
+        return True
+    is_public = function.name == "__init__" or not function.name.startswith("_")
+    return is_public and function.name not in OWN_NAMES and place.startswith(tuple(MIRRORED_PLACES))
 
 
 def _imports(module: Module, names: set[str]) -> Iterator[str]:

@@ -64,11 +64,11 @@ class CheckOptions(msgspec.Struct, frozen=True):
         return self.capture.emulator
 
     @property
-    def wanted(self) -> Wanted | None:
-        """The GPUs to estimate the run for."""
+    def priced_gpus(self) -> Wanted | None:
+        """The GPUs to estimate the run for, and their prices."""
         return _gpus.choose_gpus(self.gpus, self.fit.price)[1]
 
-    def decided(self, longer: float) -> CheckOptions:
+    def decide(self, longer: float) -> CheckOptions:
         """Return what the command follows where options depend on each other.
 
         Ranks end at the same step, and agree on whether the data that they exchange has values.
@@ -235,7 +235,7 @@ class Conclusion:
         """Return the session to report: that of another run if this one lacked values, calibrated, and with
         what the script compiled.
         """
-        requests = {"wanted": self.options.wanted, "what_if": self.options.what_if}
+        requests = {"wanted": self.options.priced_gpus, "what_if": self.options.what_if}
         rerun = self._finishing.attempt(lambda: self._with_values(session, emulator), None)
         if rerun is not None and rerun.failed_dry is not None and not rerun.failed_dry.kept:
             self.status = rerun.ending.status

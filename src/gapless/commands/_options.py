@@ -30,7 +30,7 @@ def takes(defaults: msgspec.Struct) -> Callable[[click.Command], click.Command]:
         @wraps(run)
         def run_with_options(**values: Any) -> Any:
             others = {name: value for name, value in values.items() if name not in fields}
-            return run(options=filled(defaults, values), **others)
+            return run(options=fill(defaults, values), **others)
 
         command.callback = run_with_options
         return command
@@ -49,13 +49,13 @@ def default_values(defaults: msgspec.Struct) -> dict[str, Any]:
     return values
 
 
-def filled(defaults: Options, values: dict[str, Any]) -> Options:
+def fill(defaults: Options, values: dict[str, Any]) -> Options:
     """Return `defaults` with those of `values` that name a field of it, or of a struct in it."""
     changes: dict[str, Any] = {}
     for name in defaults.__struct_fields__:
         value = getattr(defaults, name)
         if isinstance(value, msgspec.Struct):
-            changes[name] = filled(value, values)
+            changes[name] = fill(value, values)
         elif name in values:
             changes[name] = values[name]
     return msgspec.structs.replace(defaults, **changes)

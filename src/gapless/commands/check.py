@@ -202,7 +202,7 @@ def command(script: tuple[str, ...], module: str | None, options: CheckOptions) 
         raise UsageError("--assume needs a run without values: remove --values")
     context = click.get_current_context()
     explicit = context.get_parameter_source("steps") is not ParameterSource.DEFAULT
-    options = options.decided(longer=0.0 if explicit else MAX_EXTRA_SECONDS)
+    options = options.decide(longer=0.0 if explicit else MAX_EXTRA_SECONDS)
     _ranks.refuse_rank(options.emulator)
     options.shown.refuse_terminal(f"gapless check -f html {module or script[0]}")
     own, words = context.meta[WORDS]
