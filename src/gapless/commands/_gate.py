@@ -13,7 +13,7 @@ from gapless.model.wording import count, number, rate, rename_steps
 from gapless.rules import all_rules
 
 
-class Codes(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
+class CodesParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
     """Codes of rules, and prefixes of codes, as in ``GAP12,gap101``."""
 
     name = "CODES"
@@ -26,7 +26,7 @@ class Codes(click.ParamType):  # type: ignore[type-arg]  # generic in newer rele
 
 def fail_on_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make the option --fail-on."""
-    return click.option("--fail-on", metavar="CODES", type=Codes(), help=help_text)
+    return click.option("--fail-on", metavar="CODES", type=CodesParam(), help=help_text)
 
 
 fail_on = fail_on_option("Exit with 1 if there are findings with these codes: GAP301,GAP11.")

@@ -57,7 +57,7 @@ class StepThroughput(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     which most of them run. `phases` are nanoseconds of the GPU by phase: forward, recomputation, backward,
     optimizer.
 
-    >>> Throughput(flops=312e9, peak=312.0).utilisation(2_000_000)
+    >>> StepThroughput(flops=312e9, peak=312.0).utilisation(2_000_000)
     0.5
     """
 

@@ -53,7 +53,7 @@ class ByteRange(NamedTuple):
 def count_covered(ranges: Iterable[ByteRange], size: int) -> int:
     """Return how many of the first `size` bytes `ranges` cover together; `size` itself if it is large.
 
-    >>> count_covered([Range(0, 4), Range(2, 16, Strided(2, (2, 1), (8, 4), 4))], 16)
+    >>> count_covered([ByteRange(0, 4), ByteRange(2, 16, Strided(2, (2, 1), (8, 4), 4))], 16)
     10
     """
     if size > _MAX_UNION_BYTES:
