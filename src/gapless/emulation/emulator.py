@@ -44,6 +44,7 @@ from gapless.emulation.memory.requests import MemoryRecorder, reports_storage_en
 from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.recording.programme import ProgrammeRecorder
 from gapless.emulation.recording.recorder import WaitRecorder
+from gapless.emulation.recording.value_uses import add_uses
 from gapless.emulation.standins import cuda_sources, extensions
 from gapless.emulation.standins.fallbacks import find_fallbacks
 from gapless.emulation.support import warning_lines
@@ -335,11 +336,12 @@ class Emulator:
         """Return everything recorded so far as a `Session`."""
         recorder, values = self.recorder, self.core.values
         marks = recorder.marks()
+        sites, defects = add_uses(zip(recorder.sites(), recorder.raw_stacks(), strict=True))
         return Session(
             script=script,
             environment=environment(self.gpu.name, unused=not self.core.used, dry=self.core.dry),
             ending=ending or Ending(),
-            sites=recorder.sites(),
+            sites=sites,
             events=recorder.events(),
             later=recorder.later(),
             marks=marks,
@@ -353,6 +355,7 @@ class Emulator:
                 *((_NO_RACES,) if self.core.races.has_streams and not reports_storage_ends() else ()),
                 *standins.notes(ending.message if ending is not None else ""),
                 *(values.reads.unused_values() if values is not None else ()),
+                *defects,
             ),
             unknown=recorder.unknowns(),
             fallbacks=find_fallbacks(standins.finder.requests.refusals),

@@ -27,6 +27,7 @@ from gapless.model.rule import (
 from gapless.model.session import Ending, Environment, Recurrence, Session
 from gapless.model.source import SourceLine, Stack, library_frames, user_line
 from gapless.model.table import Table
+from gapless.model.use import Span, Use, UseKind
 from gapless.model.verdict import Change, Verdict
 
 __all__ = [
@@ -68,11 +69,14 @@ __all__ = [
     "Session",
     "Site",
     "SourceLine",
+    "Span",
     "Stack",
     "StepMark",
     "StepSummary",
     "Straggler",
     "Table",
+    "Use",
+    "UseKind",
     "Verdict",
     "WaitRule",
     "When",

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from gapless.model.source import SourceLine, Stack, deciding_frame, library_frames, user_line
+from gapless.model.use import Span, Use
 
 Mechanism = Literal["read", "size", "values", "status", "h2d", "d2h", "explicit", "free", "none"]
 """Why the host waits.
@@ -41,6 +42,9 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
       forward call that created it (empty if unknown).
     - `basis`: the place in a library's source that shows the wait, if no real GPU was seen to wait there.
     - `batch`: whether a DataLoader made what is copied to the device; None if unknown.
+    - `span`, `expression`: the user's expression that waits, and its source text on one line; None and "" if
+      they are unknown.
+    - `uses`: what the value that is read there is for, the nearest use first; empty if that was not analysed.
     """
 
     operator: str
@@ -52,6 +56,9 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     forward: Stack = ()
     basis: str = ""
     batch: bool | None = None
+    span: Span | None = None
+    expression: str = ""
+    uses: tuple[Use, ...] = ()
 
     @property
     def line(self) -> SourceLine | None:

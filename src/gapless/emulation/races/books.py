@@ -16,7 +16,7 @@ _MAX_USES, _MAX_PENDING = 32, 128
 """Accesses kept per storage: of each kind, and of both while only one stream uses it. Bounds the time."""
 
 
-class Use(NamedTuple):
+class MemoryAccess(NamedTuple):
     """One access: work number `mark` of the stream `track`."""
 
     track: int
@@ -47,8 +47,8 @@ class StorageRecord:
     def __init__(self, home: int, size: int) -> None:
         self.home = self.first = home
         self.whole = ByteRange(0, size)
-        self.writes: list[Use] = []
-        self.reads: list[Use] = []
+        self.writes: list[MemoryAccess] = []
+        self.reads: list[MemoryAccess] = []
         self.kept: set[int] = set()
         self.is_exclusive = True
         self.pending: dict[Any, tuple[int, str, Any]] = {}
@@ -58,10 +58,10 @@ class StorageRecord:
         """Turn pending accesses into kept ones."""
         for key, (mark, action, stack) in sorted(self.pending.items(), key=_by_mark):
             writes, here = (key, self.whole) if type(key) is bool else (key[0], ranges.at(*key[1:]))
-            self.keep(Use(self.first, mark, here, action, stack), writes)
+            self.keep(MemoryAccess(self.first, mark, here, action, stack), writes)
         self.pending.clear()
 
-    def keep(self, use: Use, writes: bool) -> None:
+    def keep(self, use: MemoryAccess, writes: bool) -> None:
         """Keep `use`, and drop earlier uses whose races a later access would also have with `use`."""
         if writes:
             self.writes = [earlier for earlier in self.writes if not use.bytes.covers(earlier.bytes)][
@@ -81,7 +81,7 @@ def _by_mark(item: tuple[Any, tuple[int, str, Any]]) -> int:
     return item[1][0]
 
 
-RaceListener = Callable[[Use, Use, bool, bool], None]
+RaceListener = Callable[[MemoryAccess, MemoryAccess, bool, bool], None]
 """Called with a race: both accesses, and whether each of them writes."""
 
 
@@ -144,11 +144,11 @@ class AccessLog:
                 pending.clear()
             pending[writes] = mark, action, stack
             return
-        use = Use(track, mark, record.whole if whole else ranges.of(tensor), action, stack)
+        use = MemoryAccess(track, mark, record.whole if whole else ranges.of(tensor), action, stack)
         self._check(record, use, writes)
         record.keep(use, writes)
 
-    def _check(self, record: StorageRecord, use: Use, writes: bool) -> None:
+    def _check(self, record: StorageRecord, use: MemoryAccess, writes: bool) -> None:
         clock, host, track = self.clocks.by_track[use.track], self.clocks.host, use.track
         for kind, uses in ((True, record.writes), (False, record.reads if writes else ())):
             for earlier in uses:

@@ -12,7 +12,7 @@ import torch
 
 from gapless import trees
 from gapless.emulation.races import late, ranges
-from gapless.emulation.races.books import AccessLog, StorageRecord, Use
+from gapless.emulation.races.books import AccessLog, MemoryAccess, StorageRecord
 from gapless.emulation.races.clocks import Clocks, RecordedEvent
 from gapless.emulation.races.distances import EventDistances
 from gapless.emulation.races.engine import Engine
@@ -283,7 +283,9 @@ class Checker:
 
     def _check_reuse(self, record: StorageRecord, track: int, mark: int, action: str, stack: Any) -> None:
         if self.reuse.freed.get(track):
-            self.reuse.check_request(track, record.whole.end, Use(track, mark, record.whole, action, stack))
+            self.reuse.check_request(
+                track, record.whole.end, MemoryAccess(track, mark, record.whole, action, stack)
+            )
 
     # -- copies ------------------------------------------------------------------------------------
 
@@ -439,7 +441,7 @@ class Checker:
 
     # -- reporting ---------------------------------------------------------------------------------
 
-    def _report_race(self, other: Use, use: Use, wrote: bool, writes: bool) -> None:
+    def _report_race(self, other: MemoryAccess, use: MemoryAccess, wrote: bool, writes: bool) -> None:
         collective = self._is_collective(other.track) or self._is_collective(use.track)
         self.log.add(
             "collective" if collective else "unordered",
@@ -457,7 +459,7 @@ class Checker:
         elif self.enabled:
             self.reuse.add_freed(record, here())
 
-    def _report_reuse(self, block: FreedBlock, use: Use) -> None:
+    def _report_reuse(self, block: FreedBlock, use: MemoryAccess) -> None:
         other = block.use
         self.log.add(
             "freed",

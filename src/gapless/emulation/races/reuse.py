@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gapless.emulation.races.books import StorageRecord, Use
+from gapless.emulation.races.books import MemoryAccess, StorageRecord
 from gapless.emulation.races.clocks import Clocks
 
 _MAX_SMALL_BLOCK = 1 << 20
@@ -25,12 +25,12 @@ class FreedBlock(NamedTuple):
     """A freed block of `size` bytes, its `use` by another stream, and where it was freed."""
 
     size: int
-    use: Use
+    use: MemoryAccess
     writes: bool
     stack: Any
 
 
-ReuseListener = Callable[[FreedBlock, Use], None]
+ReuseListener = Callable[[FreedBlock, MemoryAccess], None]
 
 
 class Reuse:
@@ -52,7 +52,7 @@ class Reuse:
                 del blocks[: max(len(blocks) - _MAX_FREED, 0)]
                 blocks.append(FreedBlock(size, use, writes, stack))
 
-    def check_request(self, track: int, size: int, use: Use) -> None:
+    def check_request(self, track: int, size: int, use: MemoryAccess) -> None:
         """Report freed blocks that a request of `size` bytes in the stream `track` may get."""
         left = []
         for block in self.freed[track]:

@@ -215,6 +215,10 @@ class WaitRecorder:
         """Return the distinct sites, by their number."""
         return tuple(self._make_site(key) for key in self._sites)
 
+    def raw_stacks(self) -> tuple[stacks.RawStack, ...]:
+        """Return the stack of each site as it was captured, by the site's number."""
+        return tuple(key[4] for key in self._sites)
+
     def events(self) -> tuple[Event, ...]:
         """Return all counted events, in order of time."""
         counted = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 from gapless import _version
 from gapless.emulation.support.qualified import qualified_name
-from gapless.model import SourceLine, Stack
+from gapless.model import SourceLine, Span, Stack
 from gapless.torch_internals import gather_traceback, path, symbolize_tracebacks
 
 RawStack = tuple[int, ...]
@@ -109,15 +110,35 @@ def _without_generated_code() -> Iterator[None]:
 @lru_cache(maxsize=4096)
 def resolve(raw: RawStack) -> Stack:
     """Return `raw` as source lines, innermost first, without Gapless's frames and those above the script."""
-    lines: list[SourceLine] = []
+    return tuple(_until_script([line for line, _, _ in _resolved_frames(raw)]))
+
+
+def spans(raw: RawStack) -> tuple[Span | None, ...]:
+    """Return where in the source each line of ``resolve(raw)`` was running; None if Python does not say."""
+    every = (_span(key, lasti) for _, key, lasti in _resolved_frames(raw))
+    return tuple(itertools.islice(every, len(resolve(raw))))
+
+
+def _resolved_frames(raw: RawStack) -> Iterator[tuple[SourceLine, int, int]]:
+    """Yield the source line, the code's key and the last instruction of the frames to show."""
+    started = False
     for position in range(0, len(raw), 2):
-        if lines and _file(raw[position]).startswith(_COMMANDS):
-            break  # the frames above are the console script's, not the user's
+        if started and _file(raw[position]).startswith(_COMMANDS):
+            return  # the frames above are the console script's, not the user's
         line = _resolve_frame(raw[position], raw[position + 1])
-        if line is None:
-            continue
-        lines.append(line)
-    return tuple(_until_script(lines))
+        if line is not None:
+            started = True
+            yield line, raw[position], raw[position + 1]
+
+
+@lru_cache(maxsize=65536)
+def _span(key: int, lasti: int) -> Span | None:
+    """Return the place of an instruction in its file; None before Python 3.11 and for frames without code."""
+    positions = getattr(_codes[key], "co_positions", None) if key >= 0 else None
+    if positions is None or lasti < 0:
+        return None
+    place = next(itertools.islice(positions(), lasti // 2, None), (None,) * 4)
+    return None if None in place else Span(*place)
 
 
 def _until_script(lines: list[SourceLine]) -> list[SourceLine]:

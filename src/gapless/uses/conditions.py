@@ -1,0 +1,121 @@
+"""Role a condition is for: a check, a report, the end of a loop, the best so far, or a choice."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from gapless.model.use import UseKind
+from gapless.uses import callees
+from gapless.uses.source_files import FUNCTIONS, LOOPS, SourceFile, called_name
+
+_EXITS = ("exit", "_exit", "abort", "skip", "fail")
+Branching = ast.If | ast.While | ast.IfExp
+
+
+def kind_of_condition(file: SourceFile, branching: Branching, counts: bool) -> UseKind:
+    """Return what the test of `branching` decides; `counts`: it asks for the number of selected elements."""
+    if isinstance(branching, ast.While):
+        return "stop"
+    if _keeps_best(branching):
+        return "best"
+    if isinstance(branching, ast.IfExp):
+        return "show" if _is_shown(file, branching) else "empty" if counts else "condition"
+    body, other = branching.body, branching.orelse
+    if _raises(body) and not other:
+        return "check"
+    if _only_reports(body) and (not other or _only_reports(other)):
+        return "show"
+    if counts:
+        return "empty"
+    return "stop" if _ends_loop(file, branching) else "condition"
+
+
+def _keeps_best(branching: Branching) -> bool:
+    """Whether the branch keeps one side of the comparison in the other."""
+    sides = {
+        ast.unparse(side)
+        for each in ast.walk(branching.test)
+        if isinstance(each, ast.Compare)
+        for side in (each.left, *each.comparators)
+        if not isinstance(side, ast.Constant)
+    }
+    if isinstance(branching, ast.IfExp):
+        return len(sides) == 2 and {ast.unparse(branching.body), ast.unparse(branching.orelse)} == sides
+    for each in (inner for statement in branching.body for inner in ast.walk(statement)):
+        if not isinstance(each, ast.Assign):
+            continue
+        targets = {ast.unparse(target) for target in each.targets} & sides
+        if targets and ast.unparse(each.value) in sides - targets:
+            return True
+    return False
+
+
+def _raises(body: Sequence[ast.stmt]) -> bool:
+    last = body[-1]
+    if isinstance(last, ast.Raise):
+        return not any(isinstance(each, LOOPS) for each in body)
+    return (
+        isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and called_name(last.value) in _EXITS
+    )
+
+
+def _only_reports(body: Sequence[ast.stmt]) -> bool:
+    """Whether the statements only write text."""
+    for statement in body:
+        if isinstance(statement, ast.Pass):
+            continue
+        if (
+            isinstance(statement, ast.If)
+            and _only_reports(statement.body)
+            and (not statement.orelse or _only_reports(statement.orelse))
+        ):
+            continue
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue
+        if (
+            isinstance(statement, ast.Expr)
+            and isinstance(statement.value, ast.Call)
+            and called_name(statement.value) in callees.SHOWS
+        ):
+            continue
+        value = getattr(statement, "value", None)
+        if isinstance(statement, (ast.Assign, ast.AugAssign)) and isinstance(value, ast.JoinedStr):
+            continue
+        if (
+            isinstance(statement, (ast.Assign, ast.AugAssign))
+            and isinstance(value, ast.Call)
+            and called_name(value) == "format"
+        ):
+            continue
+        return False
+    return True
+
+
+def _is_shown(file: SourceFile, node: ast.AST) -> bool:
+    """Whether `node` is part of a text or of what is shown."""
+    for each in file.chain(node):
+        if isinstance(each, ast.stmt):
+            return False
+        if isinstance(each, ast.JoinedStr) or (
+            isinstance(each, ast.Call) and called_name(each) in callees.SHOWS
+        ):
+            return True
+    return False
+
+
+def _ends_loop(file: SourceFile, branching: ast.If) -> bool:
+    """Whether a branch leaves the loop around it."""
+    loop = None
+    for each in file.chain(branching):
+        if isinstance(each, FUNCTIONS):
+            break
+        if isinstance(each, LOOPS):
+            loop = each
+            break
+    if loop is None:
+        return False
+    ends = (ast.Break, ast.Return)
+    return any(
+        isinstance(inner, ends) for each in (*branching.body, *branching.orelse) for inner in ast.walk(each)
+    )

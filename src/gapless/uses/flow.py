@@ -1,0 +1,423 @@
+"""Follow a value through the source from where it is read to what uses it."""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Callable
+
+from gapless.model.use import Use, UseKind
+from gapless.uses import callees, reaching
+from gapless.uses.arguments import use_argument
+from gapless.uses.conditions import Branching, kind_of_condition
+from gapless.uses.held import ANY, At, Held
+from gapless.uses.meaning import is_dict, is_tensor
+from gapless.uses.methods import use_attribute
+from gapless.uses.resolving import CallGraph
+from gapless.uses.source_files import (
+    COMPREHENSIONS,
+    FUNCTIONS,
+    SourceFile,
+    root_name,
+)
+
+_MAX_HOPS = 3
+"""CallGraph, returns and attributes that a value is followed through."""
+_MAX_NODES = 400
+"""Places that one value is followed to, so that its analysis takes milliseconds."""
+_MAX_LOADS = 12
+"""Loads of one attribute that are followed."""
+
+
+class Flow:
+    """The uses of one value.
+
+    >>> file = SourceFile("", ast.parse("n = x.item()\\ny = z[:n]"), "n = x.item()\\ny = z[:n]")
+    >>> from gapless.uses.source_files import Project
+    >>> flow = Flow(file, CallGraph(Project(lambda path: ""), ()))
+    >>> flow.follow(file.calls["item"][0], Held())
+    >>> [(use.kind, use.text) for use in flow.uses()]
+    [('slice', 'z[:n]')]
+    """
+
+    def __init__(self, file: SourceFile, calls: CallGraph) -> None:
+        self._home = file
+        self.calls = calls
+        self._uses: dict[Use, None] = {}
+        self._queue: deque[At] = deque()
+        self._visited: set[tuple[ast.AST, Held]] = set()
+        self._kept: At | None = None
+
+    def follow(self, node: ast.AST, held: Held) -> None:
+        """Follow the value of the expression `node` of the file in which it is read."""
+        self.go(At(self._home, node, 0, held))
+        while self._queue:
+            at = self._queue.popleft()
+            if len(self._visited) > _MAX_NODES:
+                self.add(at, "undecided")
+                break
+            self._step(at)
+
+    def uses(self) -> tuple[Use, ...]:
+        """Return the uses, the nearest first."""
+        if not self._uses and self._kept is not None:
+            self.add(self._kept, "dict")
+        if not self._uses:
+            return (Use(kind="unused", line=0),)
+        return tuple(self._uses)
+
+    def go(self, at: At) -> None:
+        key = at.node, at.held
+        if key not in self._visited:
+            self._visited.add(key)
+            self._queue.append(at)
+
+    def add(self, at: At, kind: UseKind, node: ast.AST | None = None) -> None:
+        """Note a use at `node`, otherwise where the value is."""
+        node = node if node is not None else at.node
+        path = at.file.path if at.file is not self._home else ""
+        line = getattr(node, "lineno", 0)
+        use = Use(kind=kind, line=line, text=at.file.text(node) if line else "", file=path)
+        if not any((each.kind, each.line, each.file) == (kind, line, path) for each in self._uses):
+            self._uses[use] = None
+
+    # -- one step outwards -------------------------------------------------------------------------
+
+    def _step(self, at: At) -> None:
+        parent = at.file.parents.get(at.node)
+        if isinstance(at.file.statement(at.node), ast.Raise):
+            self.add(at, "check")
+            return
+        for kinds, action in _STEPS:
+            if isinstance(parent, kinds):
+                action(self, at, parent)
+                return
+        self.add(at, "undecided")
+
+    def _up(self, at: At, parent: ast.AST) -> None:
+        self.go(at.move(parent))
+
+    def _ignore(self, at: At, parent: ast.AST) -> None:
+        """Role happens here needs no value."""
+
+    def _show(self, at: At, parent: ast.AST) -> None:
+        self.add(at, "show")
+
+    def _raise(self, at: At, parent: ast.AST) -> None:
+        self.add(at, "check", parent)
+
+    def _keyword(self, at: At, parent: ast.keyword) -> None:
+        owner = at.file.parents[parent]
+        if isinstance(owner, ast.Call):
+            use_argument(self, at, owner, parent.arg)
+
+    def _call(self, at: At, parent: ast.Call) -> None:
+        if at.node is parent.func:
+            self.add(at, "undecided", parent)
+        else:
+            use_argument(self, at, parent, None)
+
+    def _attribute(self, at: At, parent: ast.Attribute) -> None:
+        use_attribute(self, at, parent)
+
+    def _subscript(self, at: At, parent: ast.Subscript) -> None:
+        if at.node is parent.value:
+            if not isinstance(parent.ctx, ast.Load):
+                if at.held.role == "selection":
+                    self.add(at, "selection", parent)
+                return
+            if not at.held.path:
+                self.go(at.move(parent))
+            elif isinstance(parent.slice, ast.Slice):
+                self.go(at.move(parent, at.held))
+            elif _fits(at.held.path[0], parent.slice):
+                self.go(at.move(parent, at.held.taken()))
+        elif at.held.role == "selection":
+            self.add(at, "selection", parent)
+        else:
+            self.add(at, "key" if is_dict(at.file, parent.value) else "index", parent)
+
+    def _slice(self, at: At, parent: ast.Slice) -> None:
+        owner = next(each for each in at.file.chain(parent) if isinstance(each, ast.Subscript))
+        self.add(at, "slice", owner)
+
+    def _display(self, at: At, parent: ast.Tuple | ast.List) -> None:
+        owner = at.file.parents.get(parent)
+        if isinstance(owner, ast.Subscript) and owner.slice is parent:
+            self._subscript(at.move(parent), owner)
+        elif isinstance(at.node, ast.Starred):
+            self.go(at.move(parent, at.held))
+        else:
+            place = parent.elts.index(at.node)  # type: ignore[arg-type]
+            self.go(at.move(parent, at.held.put(f"#{place}")))
+
+    def _set(self, at: At, parent: ast.Set) -> None:
+        self.go(at.move(parent, at.held.put(ANY)))
+
+    def _dict(self, at: At, parent: ast.Dict) -> None:
+        if at.node in parent.keys:
+            self.add(at, "key", parent)
+            return
+        key = next(key for key, value in zip(parent.keys, parent.values, strict=True) if value is at.node)
+        self._kept = self._kept or at
+        self.go(at.move(parent, at.held if key is None else at.held.put(_key_text(key))))
+
+    def _comprehension(self, at: At, parent: ast.expr) -> None:
+        if isinstance(parent, ast.DictComp) and at.node is parent.key:
+            self.add(at, "key", parent)
+        else:
+            self.go(at.move(parent, at.held.put(ANY)))
+
+    def _generator(self, at: At, parent: ast.comprehension) -> None:
+        if at.node is parent.iter:
+            self.bind(at.move(at.node, _element(at.held)), parent.target, at.file.parents[parent])
+        elif not at.held.path:
+            self.add(at, "condition")
+
+    def _loop(self, at: At, parent: ast.For | ast.AsyncFor) -> None:
+        self.bind(at.move(at.node, _element(at.held)), parent.target, parent)
+
+    def _condition(self, at: At, parent: Branching) -> None:
+        if at.node is not parent.test:
+            self.go(at.move(parent))
+        elif not at.held.path:
+            if at.held.role == "finite" or self.calls.is_finiteness(at.file, parent.test):
+                self.add(at, "finite", parent.test)
+            else:
+                counts = at.held.role in ("selection", "count")
+                self.add(at, kind_of_condition(at.file, parent, counts), parent.test)
+
+    def _assert(self, at: At, parent: ast.Assert) -> None:
+        if at.node is parent.test and not at.held.path:
+            self.add(at, "finite" if self.calls.is_finiteness(at.file, parent.test) else "check", parent.test)
+
+    def _compare(self, at: At, parent: ast.Compare) -> None:
+        if isinstance(parent.ops[0], (ast.Is, ast.IsNot)):
+            return
+        if at.held.role == "selection":
+            self.add(at, "selection", parent)
+            return
+        rest = [side for side in (parent.left, *parent.comparators) if side is not at.node]
+        if not at.held.path and any(is_tensor(at.file, side) for side in rest):
+            self.add(at, "tensor", parent)
+            return
+        self.go(at.move(parent, at.held.bare().answer("compared")))
+
+    def _bool(self, at: At, parent: ast.expr) -> None:
+        if isinstance(parent, ast.UnaryOp) and not isinstance(parent.op, ast.Not):
+            self.go(at.move(parent))
+        elif not at.held.path:
+            self.go(at.move(parent, at.held.answer("compared")))
+
+    def _arithmetic(self, at: At, parent: ast.BinOp) -> None:
+        other = parent.right if at.node is parent.left else parent.left
+        if isinstance(parent.op, ast.Mod) and at.node is parent.right and _is_text(parent.left):
+            self.add(at, "show", parent)
+        elif at.held.role == "selection":
+            self.add(at, "selection", parent)
+        elif not at.held.path and is_tensor(at.file, other):
+            self.add(at, "tensor", parent)
+        else:
+            self.go(at.move(parent))
+
+    def _expression(self, at: At, parent: ast.Expr) -> None:
+        """Nothing uses the value of a statement of its own."""
+
+    def _walrus(self, at: At, parent: ast.NamedExpr) -> None:
+        self.bind(at, parent.target, parent)
+        self.go(at.move(parent))
+
+    # -- to where it is put --------------------------------------------------------------------------
+
+    def _assign(self, at: At, parent: ast.Assign | ast.AnnAssign) -> None:
+        if at.node is not parent.value:
+            return
+        for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
+            if _is_added(parent.value, target):
+                self.add(at, "accumulator", parent)
+            self.bind(at, target, parent)
+
+    def _add_to(self, at: At, parent: ast.AugAssign) -> None:
+        if at.node is not parent.value:
+            return
+        if at.held.role == "selection":
+            self.add(at, "selection", parent)
+        elif at.held.path:
+            self.add(at, "append", parent)
+            self.bind(at, parent.target, parent)
+        elif is_tensor(at.file, parent.target):
+            self.add(at, "tensor", parent)
+        elif isinstance(at.node, ast.JoinedStr):
+            self.add(at, "show", parent)
+        else:
+            self.add(at, "accumulator" if isinstance(parent.op, (ast.Add, ast.Sub)) else "undecided", parent)
+            self.bind(at, parent.target, parent)
+
+    def bind(self, at: At, target: ast.AST, binding: ast.AST) -> None:
+        """Follow the value into `target`, which `binding` assigns to."""
+        if isinstance(target, ast.Name):
+            for load in reaching.loads_after(at.file, target.id, binding):
+                self.go(at.move(load))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            path = at.held.path
+            for place, element in enumerate(target.elts):
+                if isinstance(element, ast.Starred):
+                    inner = at.held.taken().put(ANY) if path else at.held
+                    self.bind(at.move(at.node, inner), element.value, binding)
+                elif not path or path[0] in (ANY, f"#{place}"):
+                    self.bind(at.move(at.node, at.held.taken()), element, binding)
+        elif isinstance(target, ast.Attribute):
+            self._bind_attribute(at, target)
+        elif isinstance(target, ast.Subscript):
+            self._bind_element(at, target, binding)
+        else:
+            self.add(at, "undecided", target)
+
+    def _bind_attribute(self, at: At, target: ast.Attribute) -> None:
+        loads = _same_attributes(at.file, target)
+        if root_name(target) == "self":
+            around = at.file.around(target, ast.ClassDef)
+            loads = [load for load in loads if at.file.around(load, ast.ClassDef) is around]
+            rest = [load for load in at.file.attributes.get(target.attr, ()) if load not in loads]
+            loads += rest if len(rest) <= _MAX_LOADS else []
+        if at.hops >= _MAX_HOPS or not loads or len(loads) > _MAX_LOADS:
+            self.add(at, "stored", target)
+            return
+        for load in loads:
+            self.go(At(at.file, load, at.hops + 1, at.held))
+
+    def _bind_element(self, at: At, target: ast.Subscript, binding: ast.AST) -> None:
+        constant = isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
+        if constant or isinstance(target.slice, ast.JoinedStr) or is_dict(at.file, target.value):
+            self._kept = self._kept or at
+            if at.hops >= _MAX_HOPS:
+                self.add(at, "stored", target)
+            else:
+                held = at.held.put(_key_text(target.slice))
+                self.put(At(at.file, at.node, at.hops, held), target.value, binding)
+        elif is_tensor(at.file, target.value):
+            self.add(at, "tensor", target)
+        else:
+            self.add(at, "append", target)
+            self.put(at.move(at.node, at.held.put(ANY)), target.value, binding)
+
+    def put(self, at: At, container: ast.AST, binding: ast.AST) -> None:
+        """Follow a value that `binding` puts into `container`, a variable or an attribute."""
+        loads: list[ast.expr] = []
+        if isinstance(container, ast.Name):
+            loads += reaching.loads_after(at.file, container.id, binding)
+        elif isinstance(container, ast.Attribute):
+            loads += _same_attributes(at.file, container)
+        for load in loads:
+            if not _is_receiver(at.file, load):
+                self.go(at.move(load))
+
+    # -- out of a function ---------------------------------------------------------------------------
+
+    def _leave(self, at: At, parent: ast.Return | ast.Yield | ast.YieldFrom | ast.Lambda) -> None:
+        function = parent if isinstance(parent, ast.Lambda) else at.file.scope(parent)
+        if not isinstance(function, FUNCTIONS):
+            self.add(at, "undecided", parent)
+            return
+        held = at.held.put(ANY) if isinstance(parent, ast.Yield) else at.held
+        if self.calls.is_recorded(function):
+            caller = self.calls.recorded_caller(function)
+            if caller is None or caller.node is None:
+                self.add(at, "returned", parent)
+            else:
+                self.go(At(caller.file, caller.node, at.hops + 1, held))
+            return
+        callers = self.calls.callers(at.file, function) if not isinstance(function, ast.Lambda) else None
+        if not callers or at.hops >= _MAX_HOPS:
+            self.add(at, "returned", parent)
+            return
+        for caller in callers:
+            if caller.node is not None:
+                self.go(At(caller.file, caller.node, at.hops + 1, held))
+
+    def enter(self, at: At, call: ast.Call, parameter: str, file: SourceFile, function: ast.AST) -> None:
+        """Follow an argument of `call` into the function that it reaches."""
+        if at.hops >= _MAX_HOPS or not isinstance(function, FUNCTIONS):
+            self.add(at, "library", call)
+            return
+        for load in reaching.loads_of_parameter(function, parameter):
+            self.go(At(file, load, at.hops + 1, at.held))
+
+
+def _same_attributes(file: SourceFile, attribute: ast.Attribute) -> list[ast.Attribute]:
+    """Return the loads of the same attribute of the same expression."""
+    owner = ast.dump(attribute.value)
+    return [load for load in file.attributes.get(attribute.attr, ()) if ast.dump(load.value) == owner]
+
+
+def _fits(key: str, node: ast.AST) -> bool:
+    """Whether the element under `key` may be the one that the subscript `node` takes."""
+    if key == ANY or not isinstance(node, (ast.Constant, ast.UnaryOp)):
+        return True
+    if key.startswith("#"):
+        return not isinstance(node, ast.Constant) or key == f"#{node.value!r}"
+    return key == _key_text(node)
+
+
+def _key_text(node: ast.AST) -> str:
+    return str(node.value) if isinstance(node, ast.Constant) else ANY
+
+
+def _element(held: Held) -> Held:
+    """Return what a loop's turn gets of a container."""
+    return held.taken() if held.path else held
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _is_added(value: ast.AST, target: ast.AST) -> bool:
+    """Whether ``target = target + …`` adds to the target."""
+    text = ast.unparse(target)
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub)):
+            if text in (ast.unparse(part.left), ast.unparse(part.right)):
+                return True
+            pending += [part.left, part.right]
+    return False
+
+
+def _is_receiver(file: SourceFile, load: ast.AST) -> bool:
+    """Whether only more is put into the container at `load`."""
+    parent = file.parents.get(load)
+    if isinstance(parent, ast.Subscript):
+        return parent.value is load and not isinstance(parent.ctx, ast.Load)
+    return isinstance(parent, ast.Attribute) and parent.attr in (*callees.APPENDS, "clear", "update")
+
+
+_STEPS: tuple[tuple[type[ast.AST] | tuple[type[ast.AST], ...], Callable[[Flow, At, ast.AST], None]], ...] = (  # type: ignore[assignment]
+    (ast.keyword, Flow._keyword),
+    (ast.Call, Flow._call),
+    (ast.Attribute, Flow._attribute),
+    (ast.Subscript, Flow._subscript),
+    (ast.Slice, Flow._slice),
+    ((ast.Tuple, ast.List), Flow._display),
+    (ast.Set, Flow._set),
+    (ast.Dict, Flow._dict),
+    (COMPREHENSIONS, Flow._comprehension),
+    (ast.comprehension, Flow._generator),
+    ((ast.For, ast.AsyncFor), Flow._loop),
+    ((ast.If, ast.While, ast.IfExp), Flow._condition),
+    (ast.Assert, Flow._assert),
+    ((ast.Starred, ast.Await), Flow._up),
+    ((ast.FormattedValue, ast.JoinedStr), Flow._show),
+    (ast.Compare, Flow._compare),
+    ((ast.BoolOp, ast.UnaryOp), Flow._bool),
+    (ast.BinOp, Flow._arithmetic),
+    ((ast.Assign, ast.AnnAssign), Flow._assign),
+    (ast.AugAssign, Flow._add_to),
+    (ast.NamedExpr, Flow._walrus),
+    ((ast.Return, ast.Yield, ast.YieldFrom, ast.Lambda), Flow._leave),
+    (ast.Expr, Flow._expression),
+    (ast.Raise, Flow._raise),
+    ((ast.Delete, ast.Module), Flow._ignore),
+)
+"""Role a value does in the node around it."""

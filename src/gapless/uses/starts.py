@@ -1,0 +1,206 @@
+"""Where a read stands in the source, and what its value is used for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gapless.model.event import Mechanism
+from gapless.model.source import SourceLine
+from gapless.model.use import Span, Use, UseKind
+from gapless.uses import callees
+from gapless.uses.flow import Flow
+from gapless.uses.held import At, Held
+from gapless.uses.meaning import walked_tensor
+from gapless.uses.resolving import CallGraph, Frame
+from gapless.uses.source_files import Project, SourceFile, called_name, root_name
+
+_READERS = frozenset(
+    {
+        "item",
+        "tolist",
+        "cpu",
+        "numpy",
+        "float",
+        "int",
+        "bool",
+        "complex",
+        "to",
+        "type",
+        "round",
+        "equal",
+        "allclose",
+        "is_nonzero",
+    }
+)
+"""CallGraph whose result is the value that was read."""
+_SELECTS = frozenset(
+    {"nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "unbind"}
+)
+_OWN_RULES = frozenset(
+    {"repeat_interleave", "bincount", "histc", "one_hot", "masked_fill", "masked_fill_", "multinomial"}
+)
+"""CallGraph of which the operator's own rule knows what to write, whatever its result is for."""
+_SHOWN = ("__format__", "__str__", "__repr__")
+_TRUTH = ("__bool__", "is_nonzero", "__contains__")
+
+
+class RunningPlace(NamedTuple):
+    """A line of a recorded stack, with the expression that was running there if that was recorded."""
+
+    line: SourceLine
+    span: Span | None = None
+
+
+class ReadExpression(NamedTuple):
+    """The expression that reads, as source text, and the uses of its value."""
+
+    expression: str = ""
+    uses: tuple[Use, ...] = ()
+
+
+def read_uses(
+    project: Project, places: Sequence[RunningPlace], mechanism: Mechanism, call: str
+) -> ReadExpression:
+    """Return what is read at the innermost of `places` and what for; empty if the source does not show it.
+
+    `mechanism` and `call` are those of the `Site`; `places` are innermost first, with library frames.
+    """
+    frames = _frames(project, places)
+    first = next(iter(frames), None)
+    if first is None or first.node is None:
+        return ReadExpression()
+    file, node = first.file, first.node
+    shown = node.test if isinstance(node, (ast.If, ast.While, ast.Assert)) else node
+    expression = file.text(shown) if isinstance(shown, ast.expr) else ""
+    flow = Flow(file, CallGraph(project, frames))
+    if not _start(flow, file, node, mechanism, call.rpartition(".")[2]):
+        return ReadExpression(expression)
+    uses = flow.uses()
+    walked = walked_tensor(file, _operand(node)) if _may_be_element(node, mechanism) else ""
+    if walked:
+        uses = (Use(kind="element", line=getattr(node, "lineno", 0), text=walked), *uses)
+    return ReadExpression(expression, uses)
+
+
+def _frames(project: Project, places: Sequence[RunningPlace]) -> list[Frame | None]:
+    """Return the user's frames with their expressions; None where a library's stands between."""
+    frames: list[Frame | None] = []
+    for place in places:
+        if not place.line.is_user:
+            if frames and not place.line.file.replace("\\", "/").endswith(callees.TRANSPARENT):
+                frames.append(None)
+            continue
+        file = project.file(place.line.file)
+        if file is None:
+            frames.append(None)
+            continue
+        frames.append(Frame(file, find_expression(file, place)))
+    return frames
+
+
+def find_expression(file: SourceFile, place: RunningPlace) -> ast.AST | None:
+    """Return the node at the place; without a span the only call or condition of its line that reads."""
+    span = place.span
+    if span is None:
+        return _only_read(file, place.line.line)
+    same_end = [
+        node
+        for node in ast.walk(file.tree)
+        if isinstance(node, (ast.expr, ast.stmt))
+        and not isinstance(node, ast.Expr)
+        and (node.end_lineno, node.end_col_offset) == (span.end_line, span.end_column)
+    ]
+    exact = [node for node in same_end if (node.lineno, node.col_offset) == (span.line, span.column)]
+    if exact:
+        return exact[0]
+    # In a chain of calls over several lines the span starts at the method's name.
+    return next((node for node in same_end if isinstance(node, ast.Call)), None)
+
+
+def _only_read(file: SourceFile, line: int) -> ast.AST | None:
+    """Return the one call of a reader on `line`; None if there are several or none."""
+    calls = [
+        node
+        for name in ("item", "tolist", "cpu", "numpy", "nonzero", "unique", "masked_select")
+        for node in file.calls.get(name, ())
+        if node.end_lineno == line and root_name(node.func) not in callees.NOT_CUDA_TENSORS
+    ]
+    return calls[0] if len(calls) == 1 else None
+
+
+def _operand(node: ast.AST) -> ast.AST:
+    """Return what a read reads: ``x`` of ``x.item()`` and of ``float(x)``."""
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute):
+            return node.func.value
+        if len(node.args) == 1:
+            return node.args[0]
+    return node
+
+
+def _may_be_element(node: ast.AST, mechanism: Mechanism) -> bool:
+    if mechanism == "size":
+        return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+    return isinstance(node, (ast.Call, ast.Name, ast.Subscript, ast.Compare, ast.BinOp)) and mechanism in (
+        "read",
+        "d2h",
+    )
+
+
+def _start(flow: Flow, file: SourceFile, node: ast.AST, mechanism: Mechanism, call: str) -> bool:
+    """Follow the value from `node` on; False if what it is cannot be told or the operator's rule knows it."""
+    name = called_name(node) if isinstance(node, ast.Call) else ""
+    if name in _OWN_RULES:
+        return False
+    if mechanism == "size":
+        if (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)) or name in _SELECTS:
+            flow.follow(node, Held("selection"))
+            return True
+        return False
+    if mechanism not in ("read", "d2h"):
+        return False
+    if name in _READERS:
+        flow.follow(node, Held("finite" if flow.calls.is_finiteness(file, node) else "value"))
+    elif call in _TRUTH:
+        _start_truth(flow, file, node, name)
+    elif call in _SHOWN or isinstance(node, (ast.JoinedStr, ast.FormattedValue)) or name in callees.SHOWS:
+        _note(flow, file, node, "show")
+    else:
+        return _start_consumer(flow, file, node, name, call)
+    return True
+
+
+def _start_truth(flow: Flow, file: SourceFile, node: ast.AST, name: str) -> None:
+    """Follow the truth of a tensor, for which Python asks at `node`."""
+    if isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp)):
+        flow.follow(node.test, Held("compared"))
+    elif isinstance(node, ast.Call) and name in ("min", "max", "sorted"):
+        flow.follow(node, Held("value"))
+    elif isinstance(node, (ast.Call, ast.Compare, ast.BoolOp, ast.UnaryOp)):
+        flow.follow(node, Held("finite" if flow.calls.is_finiteness(file, node) else "compared"))
+    elif isinstance(node, ast.expr):
+        flow.follow(node, Held("compared"))
+
+
+def _start_consumer(flow: Flow, file: SourceFile, node: ast.AST, name: str, call: str) -> bool:
+    """Note the use that the expression itself is: a slice, a size, a loop's length."""
+    if isinstance(node, ast.Subscript):
+        bounds = any(isinstance(each, ast.Slice) for each in ast.walk(node.slice))
+        _note(flow, file, node, "slice" if bounds else "index")
+    elif name == "range":
+        _note(flow, file, node, "range")
+    elif name in callees.SIZES:
+        _note(flow, file, node, "size")
+    elif name in callees.RETENSOR or (name in callees.TENSOR_METHODS and call != "item"):
+        _note(flow, file, node, "tensor")
+    elif isinstance(node, ast.Call) and (root_name(node.func) == "math" or name in callees.THROUGH):
+        flow.follow(node, Held("value"))
+    else:
+        return False
+    return True
+
+
+def _note(flow: Flow, file: SourceFile, node: ast.AST, kind: UseKind) -> None:
+    flow.add(At(file, node, 0, Held()), kind)

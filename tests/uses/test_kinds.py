@@ -1,0 +1,179 @@
+"""The kind of a use is what the code does with the value, by whatever way the value gets there."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from uses.following import kinds_of, place_of, uses_of
+
+from gapless.model.use import UNDECIDED
+from gapless.uses import read_uses
+from gapless.uses.source_files import Project
+
+CONSUMERS = {
+    "size": "y = torch.zeros({v}, 3)",
+    "slice": "y = x[:, :{v}]",
+    "range": "for i in range({v}):\n    work(i)",
+    "index": "y = x[{v}]",
+    "condition": "if {v} > limit:\n    rate = 1.0\nelse:\n    rate = 2.0\nuse(rate)",
+    "check": "if {v} > limit:\n    raise ValueError('too large')",
+    "finite": "if not math.isfinite({v}):\n    x = x * 0",
+    "tensor": "y = torch.ones(3) * {v}",
+    "accumulator": "total += {v}",
+    "append": "values.append({v})",
+    "show": "print('loss', {v})",
+    "stop": "for i in range(3):\n    if {v} < limit:\n        break",
+    "best": "best = max(best, {v})",
+    "numpy": "np.square({v})",
+    "checkpoint": "torch.save({v}, 'last.pt')",
+}
+"""Code by the kind of use that it is of `{v}`."""
+
+ROUTES = {
+    "direct": ("", "{r}"),
+    "assignment": ("n = {r}\n", "n"),
+    "converted": ("n = float({r})\n", "n"),
+    "chain of names": ("n = {r}\nm = n\n", "m"),
+    "tuple": ("a, n = 1, {r}\n", "n"),
+    "starred": ("a, *rest = 1, {r}\n", "rest[0]"),
+    "dict": ("d = {{'a': 1, 'n': {r}}}\n", "d['n']"),
+    "dict item": ("d = {{}}\nd['n'] = {r}\n", "d.get('n')"),
+    "comprehension": ("ns = [{r} for _ in range(1)]\n", "ns[0]"),
+    "arithmetic": ("n = 2 * {r} + 1\n", "n"),
+    "both branches": ("if flag:\n    n = {r}\nelse:\n    n = 0\n", "n"),
+    "nested function": ("def get():\n    return {r}\n", "get()"),
+    "closure": ("n = {r}\ndef get():\n    return n\n", "get()"),
+    "lambda": ("get = lambda: {r}\n", "get()"),
+    "attribute": ("self.n = {r}\n", "self.n"),
+    "attribute of another": ("state.n = {r}\n", "state.n"),
+    "tuple of a call": ("def get():\n    return 0, {r}\n_, n = get()\n", "n"),
+    "walrus": ("print_nothing(1) if (n := {r}) is None else 0\n", "n"),
+    "with": ("with scope():\n    n = {r}\n", "n"),
+    "try": ("try:\n    n = {r}\nexcept ValueError:\n    n = 0\n", "n"),
+    "zip": ("for n, _ in zip([{r}], xs):\n    pass\n", "n"),
+}
+"""Code that carries what `{r}` reads to an expression."""
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_way_leads_to_the_same_kind_or_is_undecided(route: str) -> None:
+    before, after = ROUTES[route]
+    for kind, consumer in CONSUMERS.items():
+        code = before.format(r="loss.item()") + consumer.format(v=after if before else "loss.item()")
+        body = textwrap.indent(code, "        ")
+        text = f"class Trainer:\n    def step(self, x, loss, limit, best, total, values):\n{body}\n"
+        kinds = kinds_of(text)
+        assert kinds - UNDECIDED <= {kind}, f"{kinds} instead of {kind}:\n{text}"
+        if route != "lambda":
+            assert kinds == {kind}, f"{kinds} instead of {kind}:\n{text}"
+
+
+@pytest.mark.parametrize(
+    "define",
+    [
+        "def take(value):\n{body}\ntake(loss.item())",
+        "def take(a, *, value):\n{body}\ntake(1, value=loss.item())",
+        "class Meter:\n  def take(self, value):\n{body}\nmeter = Meter()\nmeter.take(loss.item())",
+        "class Meter:\n  def __init__(self, value):\n    self.value = value\n"
+        "  def show(self):\n    value = self.value\n{body}\n"
+        "Meter(loss.item())",
+    ],
+)
+def test_arguments_are_followed_into_the_project_functions(define: str) -> None:
+    for kind, consumer in CONSUMERS.items():
+        body = textwrap.indent(consumer.format(v="value"), "    ")
+        assert kinds_of(define.format(body=body)) == {kind}, kind
+
+
+def test_imported_functions_are_followed_by_their_other_name(tmp_path: Path) -> None:
+    (tmp_path / "reports.py").write_text("def tell(value):\n    print(value)\n")
+    script = tmp_path / "script.py"
+    script.write_text("from reports import tell as say\nimport reports\nsay(loss.item())\n")
+    project = Project(lambda path: Path(path).read_text())
+    file = project.file(str(script))
+    assert file is not None
+    (use,) = read_uses(project, [place_of(file, file.calls["item"][0])], "read", "Tensor.item").uses
+    assert (use.kind, use.line, use.file) == ("show", 2, str(tmp_path / "reports.py"))
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("v = loss.item()\nif v is None:\n    stop()", {"unused"}),
+        ("avg = loss.item()\nif avg >= 0:\n    log(avg)", {"show"}),
+        ("d = {'loss': loss.item(), 'n': 3}\nfor i in range(d['n']):\n    pass", {"dict"}),
+        ("v = loss.item()\ndef f():\n    v = 3\n    return x[:v]\n", {"unused"}),
+        ("i = torch.multinomial(p.item(), 1)", {"tensor"}),
+        ("y = loss.item() * torch.ones(2)", {"tensor"}),
+        ("n = loss.item()\nn = 3\nx[:n]", {"unused"}),
+        ("for i in r:\n    print(n)\n    n = loss.item()", {"show"}),
+        ("n = loss.item()\nwhile n > 0:\n    n = 0", {"stop"}),
+        ("s = f'{loss.item():.2f}'\nif s:\n    pass", {"show"}),
+        ("a = loss.item()\nbest = a if a > best else best", {"best"}),
+        ("raise ValueError(loss.item())", {"check"}),
+        ("assert loss.item() > 0", {"check"}),
+        ("assert loss.item() == loss.item()", {"check"}),
+        ("obs = env.step(loss.item())", {"environment"}),
+        ("d = {}\nd[loss.item()] = 1", {"key"}),
+        ("unknown(loss.item())", {"library"}),
+        ("x = x.to(torch.float32)\nn = loss.item()\nx.fill_(n)", {"tensor"}),
+        ("losses = []\nlosses.append(loss.item())\nprint(sum(losses) / len(losses))", {"append", "show"}),
+        ("x[loss.item():] = 0", {"slice"}),
+        ("y = torch.tensor([loss.item(), 2.0], device=dev)", {"tensor"}),
+        ("total = total + loss.item()\nprint(total)", {"accumulator", "show"}),
+    ],
+)
+def test_traps(text: str, kinds: set[str]) -> None:
+    assert kinds_of(text) == kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("n = nonzero(mask).numel()", {"count"}),
+        ("n = len(nonzero(mask))\nloss = loss / n", {"count"}),
+        ("idx = nonzero(mask)\nif len(idx) == 0:\n    loss = loss * 0", {"count", "empty"}),
+        ("idx = nonzero(mask)\ny = x[idx]", {"selection"}),
+        ("idx = nonzero(mask)\nx[idx] = 0", {"selection"}),
+        ("idx = nonzero(mask).squeeze(1)\nloss = F.relu(idx)", {"selection"}),
+        ("idx = nonzero(mask)\nfor i in idx.tolist():\n    print(i)", {"show"}),
+    ],
+)
+def test_selections(text: str, kinds: set[str]) -> None:
+    assert kinds_of(text, "nonzero", "size", "torch.nonzero") == kinds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for t in torch.arange(9, device=d):\n    f(t.item())",
+        "steps = torch.arange(9)\nfor i, t in enumerate(steps):\n    f(t.item())",
+        "xs = torch.ones(3)\nfor i in range(len(xs)):\n    f(xs[i].item())",
+        "xs = torch.ones(3)\nys = [a.item() for a in xs]",
+        "xs = torch.ones(3)\nfor a, b in zip(names, xs):\n    f(a, b.item())",
+    ],
+)
+def test_an_element_of_the_tensor_that_a_loop_walks(text: str) -> None:
+    first = uses_of(text)[0]
+    assert first.kind == "element"
+    assert first.text in ("torch.arange(9, device=d)", "steps", "xs")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for p in model.parameters():\n    f(p.norm().item())",
+        "for batch in loader:\n    f(batch.item())",
+        "xs = torch.ones(3)\nfor i in range(3):\n    xs[i] = g(i)\n    f(xs[i].item())",
+        "row, col = edge_index\nf(row.item())",
+    ],
+)
+def test_no_element_of_a_tensor_that_a_loop_walks(text: str) -> None:
+    assert "element" not in kinds_of(text)
+
+
+def test_a_large_function_is_given_up_and_said_to_be_undecided() -> None:
+    lines = ["v0 = loss.item()", *(f"v{i} = v{i - 1} + 1" for i in range(1, 600)), "print(v599)"]
+    assert kinds_of("\n".join(lines)) == {"undecided"}
