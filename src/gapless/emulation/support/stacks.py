@@ -212,19 +212,20 @@ def _line_number(code: CodeType, lasti: int) -> int:
     return code.co_firstlineno
 
 
-def _library_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
+@lru_cache(maxsize=8)
+def _library_roots(import_path: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     paths = sysconfig.get_paths()
     site = {paths["purelib"], paths["platlib"]}
-    site |= {p for p in sys.path if p.rstrip("/\\").endswith(("site-packages", "dist-packages"))}
+    site |= {p for p in import_path if p.rstrip("/\\").endswith(("site-packages", "dist-packages"))}
     # In a virtual environment the standard library is that of the base installation.
     standard = {paths["stdlib"], paths["platstdlib"], os.path.dirname(os.__file__)}
     return tuple(p.rstrip("/\\") + os.sep for p in site), tuple(p.rstrip("/\\") + os.sep for p in standard)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def library_of(file: str) -> str:
     """Return the installed package `file` belongs to, ``"python"`` for the standard library, else ``""``."""
-    site, standard = _library_roots()
+    site, standard = _library_roots(tuple(map(str, sys.path)))
     for root in site:
         if file.startswith(root):
             top = file[len(root) :].replace("\\", "/").split("/", 1)[0]
