@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gapless.commands._memory_input import choose, read
-from gapless.commands._saved import read_user_source
+from gapless.commands._user_source import read_user_source
 from gapless.files.kinds import kind_of
 from gapless.model.comparison import Comparison, Measure, Side
 from gapless.model.memory import MemoryRun

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from gapless.commands import _output
-from gapless.commands._saved import read_user_source
+from gapless.commands._user_source import read_user_source
 from gapless.errors import UnreadableInput
 from gapless.model import Profile
 from gapless.model.profile import load, save

@@ -131,7 +131,7 @@ def command(snapshot: str, options: MemoryOptions) -> int:
 
 def _replay_options(options: MemoryOptions) -> ReportOptions:
     """Return the conditions of the replay."""
-    from gapless.commands._saved import read_user_source
+    from gapless.commands._user_source import read_user_source
     from gapless.cores import usable_cores
     from gapless.memory.report import ReportOptions
 

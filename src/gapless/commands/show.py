@@ -8,7 +8,7 @@ import msgspec
 from gapless.analyze import report
 from gapless.commands import _output
 from gapless.commands._options import takes
-from gapless.commands._saved import read_user_source
+from gapless.commands._user_source import read_user_source
 from gapless.errors import UnreadableInput
 from gapless.files.kinds import recognize
 from gapless.model import Report

@@ -16,7 +16,7 @@ from gapless.commands._diagnosed import add_diagnosis, load_any_diagnosis
 from gapless.commands._evidence import write_evidence
 from gapless.commands._options import takes
 from gapless.commands._reading import read_profiles
-from gapless.commands._saved import read_user_source
+from gapless.commands._user_source import read_user_source
 from gapless.errors import EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, UnreadableInput, UsageError
 from gapless.model import Profile, Report
 from gapless.render import Style, _perfetto

@@ -1,4 +1,4 @@
-"""Source files that a profile names, on the user's machine."""
+"""Read the source files that a profile names, on the user's machine."""
 
 from __future__ import annotations
 
