@@ -1,4 +1,4 @@
-"""The last accesses of each storage, and the races between them."""
+"""`AccessLog`: the last accesses of each storage, and the races between them."""
 
 from __future__ import annotations
 

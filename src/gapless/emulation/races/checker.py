@@ -12,7 +12,7 @@ import torch
 
 from gapless import trees
 from gapless.emulation.races import late, ranges
-from gapless.emulation.races.books import AccessLog, MemoryAccess, StorageRecord
+from gapless.emulation.races.access_log import AccessLog, MemoryAccess, StorageRecord
 from gapless.emulation.races.clocks import Clocks, RecordedEvent
 from gapless.emulation.races.distances import EventDistances
 from gapless.emulation.races.engine import Engine

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gapless.emulation.races.books import MemoryAccess, StorageRecord
+from gapless.emulation.races.access_log import MemoryAccess, StorageRecord
 from gapless.emulation.races.clocks import Clocks
 
 _MAX_SMALL_BLOCK = 1 << 20
