@@ -154,7 +154,8 @@ def _state(block: Block) -> str:
 
 
 def _heads(allocator: Allocator, live: list[Block]) -> list[Block]:
-    """Return the first block of each segment and of each mapped range of expandable segments."""
+    """Return the first block, allocated or free, of each segment and of each mapped range of expandable
+    segments."""
     pools = [allocator.small, allocator.large]
     for private in allocator.private.values():
         pools += [private.small, private.large]

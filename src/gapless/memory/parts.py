@@ -1,4 +1,4 @@
-"""Say what memory at a moment is for: weights, gradients, activations, and the modules that hold most."""
+"""Say in words what memory is for at a moment, by kind and by module, and whether a run fits its GPU."""
 
 from __future__ import annotations
 

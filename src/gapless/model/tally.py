@@ -157,7 +157,7 @@ class StepTally:
     def add(self, mark: StepMark) -> None:
         """Count `mark`; marks that advance no tick and belong to no optimizer are ignored."""
         if mark.kind == "along":
-            self._along(mark)
+            self._count_joint_step(mark)
             return
         if mark.kind not in self.seen:
             return
@@ -180,7 +180,8 @@ class StepTally:
         strand.first = place if strand.first < 0 else strand.first
         strand.last = place
 
-    def _along(self, mark: StepMark) -> None:
+    def _count_joint_step(self, mark: StepMark) -> None:
+        """Count a step that an optimizer makes with gradients that another of its strand has just used."""
         lead = self._before.get(mark.strand)
         if lead is not None:
             self._strand(mark)

@@ -1,4 +1,4 @@
-"""GAP108."""
+"""GAP108: an operator that reads its arguments on the CPU before it starts."""
 
 from __future__ import annotations
 

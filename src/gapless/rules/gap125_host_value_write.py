@@ -1,4 +1,4 @@
-"""GAP125."""
+"""GAP125: a Python number written through an index tensor."""
 
 from __future__ import annotations
 

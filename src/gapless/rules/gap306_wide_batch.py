@@ -1,4 +1,4 @@
-"""GAP306."""
+"""GAP306: batches in wider types than their values need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GAP317."""
+"""GAP317: a last batch of a single item, or `drop_last` that discards much of the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GAP401."""
+"""GAP401: cached memory given back to the driver and requested again, over and over."""
 
 from __future__ import annotations
 

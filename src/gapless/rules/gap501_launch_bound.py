@@ -92,7 +92,7 @@ def _split_places(profile: Profile, places: list[CostSpot]) -> Iterator[tuple[Co
     """
     by_kind: dict[str | None, list[CostSpot]] = {}
     for spot in places:
-        by_kind.setdefault(_optimizer_name(spot), []).append(spot)
+        by_kind.setdefault(_optimizer_part(spot), []).append(spot)
     rest = by_kind.pop(None, [])
     for kind, own in by_kind.items():
         if (
@@ -111,8 +111,9 @@ def _split_places(profile: Profile, places: list[CostSpot]) -> Iterator[tuple[Co
             yield spot, None
 
 
-def _optimizer_name(spot: CostSpot) -> str | None:
-    """Return the optimizer that launches here, "" if its name is unknown, None if there is none."""
+def _optimizer_part(spot: CostSpot) -> str | None:
+    """Return what of an optimizer launches here: its class name if it steps, "" if the class is unknown,
+    or ``zero_grad``; None if no optimizer does."""
     step, file = _OPTIMIZER_STEP.search(spot.words), _OPTIMIZER_FILE.search(spot.words)
     if step:
         return step.group(1)

@@ -1,4 +1,4 @@
-"""How much of the steps is spent on copies between host and device alone."""
+"""Measure how much of the steps is spent on nothing but copies between host and device."""
 
 from __future__ import annotations
 

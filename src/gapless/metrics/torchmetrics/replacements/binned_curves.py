@@ -78,6 +78,10 @@ def _binary_format(original: Function) -> Function:
 @replacement_for(f"{_CURVE}:_binary_precision_recall_curve_update", NOTE, group="curves")
 def _binary_update(original: Function) -> Function:
     def update(preds: Tensor, target: Tensor, thresholds: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the cells (T, 2, 2); scores and targets as they are if there are no thresholds.
+
+        Other targets than 0 and 1 are reported later instead of raising.
+        """
         if thresholds is None:
             return preds, target
         target = target.long()
@@ -132,6 +136,8 @@ def _multiclass_update(original: Function) -> Function:
     def update(
         preds: Tensor, target: Tensor, num_classes: int, thresholds: Tensor | None, average: str | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the cells (T, C, 2, 2), or (T, 2, 2) for micro averages; classes out of range are reported
+        later instead of raising."""
         if thresholds is None:
             return preds, target
         if average == "micro":
@@ -150,7 +156,7 @@ def _multilabel_update(original: Function) -> Function:
     def update(
         preds: Tensor, target: Tensor, num_labels: int, thresholds: Tensor | None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the cells; ignored targets are large negative numbers."""
+        """Return the cells (T, labels, 2, 2); ignored targets are large negative numbers."""
         if thresholds is None:
             return preds, target
         inside = (target == 0) | (target == 1)
