@@ -1,4 +1,4 @@
-"""Role a value that the CPU reads is used for next: data flow over the user's source, from the read on.
+"""Determine what a value that the CPU reads is used for: data flow over the user's source, from the read on.
 
 `read_uses` follows a value from the expression that reads it through names, containers, calls and returns.
 The order of modules: `source_files` (trees), `reaching` (names), `meaning` and `callees` (what an

@@ -1,4 +1,4 @@
-"""Role a call does with a value that is its argument."""
+"""Follow a value into the calls that it is an argument of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gapless.uses import callees
-from gapless.uses.held import ANY, At, Held
+from gapless.uses.followed import ANY, FollowedValue, ReachedPlace
 from gapless.uses.meaning import is_tensor
 from gapless.uses.source_files import called_name, root_name
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gapless.uses.flow import Flow
 
 
-def use_argument(flow: Flow, at: At, call: ast.Call, keyword: str | None) -> None:
+def use_argument(flow: Flow, at: ReachedPlace, call: ast.Call, keyword: str | None) -> None:
     """Note or follow what `call` does with its argument at `at`, which is a `keyword` if that is given."""
     name = called_name(call)
     if name in callees.LOOKS:
@@ -24,17 +24,17 @@ def use_argument(flow: Flow, at: At, call: ast.Call, keyword: str | None) -> Non
     _use_project(flow, at, call, keyword)
 
 
-def _use_builtin(flow: Flow, at: At, call: ast.Call, name: str) -> bool:
+def _use_builtin(flow: Flow, at: ReachedPlace, call: ast.Call, name: str) -> bool:
     """Follow an argument of one of Python's own functions; False if it is none."""
     plain = isinstance(call.func, ast.Name)
     if name in callees.FINITE:
-        flow.go(at.move(call, at.held.bare()._replace(role="finite")))
+        flow.go(at.move(call, at.held.without_keys()._replace(role="finite")))
     elif root_name(call.func) in ("math", "cmath", "operator", "statistics"):
-        flow.go(at.move(call, at.held.bare()))
+        flow.go(at.move(call, at.held.without_keys()))
     elif not plain or flow.calls.callees(at.file, call):
         return False
     elif name in ("any", "all", "bool"):
-        flow.go(at.move(call, at.held.bare().answer("compared")))
+        flow.go(at.move(call, at.held.without_keys().answer("compared")))
     elif name == "len":
         if at.held.role == "selection" and not at.held.path:
             flow.add(at, "count", call)
@@ -46,25 +46,25 @@ def _use_builtin(flow: Flow, at: At, call: ast.Call, name: str) -> bool:
     elif name in ("min", "max") and _keeps_best(at, call):
         flow.add(at, "best", call)
     elif name in callees.THROUGH:
-        flow.go(at.move(call, at.held.bare()))
+        flow.go(at.move(call, at.held.without_keys()))
     elif name == "dict":
         flow.go(at.move(call))
     elif name in callees.SEQUENCES or name == "map":
         flow.go(at.move(call, at.held if at.held.path and at.held.path[0] == ANY else _any_place(at)))
     elif name in ("zip", "enumerate"):
         place = "#1" if name == "enumerate" else f"#{_position(call, at.node)}"
-        inner = at.held.taken() if at.held.path else at.held
+        inner = at.held.take_out() if at.held.path else at.held
         flow.go(at.move(call, inner.put(place).put(ANY)))
     else:
         return False
     return True
 
 
-def _any_place(at: At) -> Held:
-    return at.held.taken().put(ANY) if at.held.path else at.held
+def _any_place(at: ReachedPlace) -> FollowedValue:
+    return at.held.take_out().put(ANY) if at.held.path else at.held
 
 
-def _keeps_best(at: At, call: ast.Call) -> bool:
+def _keeps_best(at: ReachedPlace, call: ast.Call) -> bool:
     """Whether ``best = max(best, value)``."""
     statement = at.file.parents.get(call)
     rest = {ast.unparse(argument) for argument in call.args if argument is not at.node}
@@ -77,7 +77,7 @@ def _position(call: ast.Call, node: ast.AST) -> int:
     return next((place for place, argument in enumerate(call.args) if argument is node), 0)
 
 
-def _use_well_known(flow: Flow, at: At, call: ast.Call, name: str, keyword: str | None) -> bool:
+def _use_well_known(flow: Flow, at: ReachedPlace, call: ast.Call, name: str, keyword: str | None) -> bool:
     """Follow an argument of a well-known function of torch, NumPy, loggers, containers; False if none."""
     root, method = root_name(call.func), isinstance(call.func, ast.Attribute)
     torch = root in ("torch", "F", "nn", "dist")
@@ -99,7 +99,7 @@ def _use_well_known(flow: Flow, at: At, call: ast.Call, name: str, keyword: str 
     elif root in ("np", "numpy"):
         if name not in ("save", "savez", "savetxt"):
             flow.add(at, "numpy", call)
-            flow.go(at.move(call, at.held.bare()))
+            flow.go(at.move(call, at.held.without_keys()))
         else:
             flow.add(at, "checkpoint", call)
     elif _is_size(at, call, name, torch, method):
@@ -115,7 +115,7 @@ def _use_well_known(flow: Flow, at: At, call: ast.Call, name: str, keyword: str 
     return True
 
 
-def _is_size(at: At, call: ast.Call, name: str, torch: bool, method: bool) -> bool:
+def _is_size(at: ReachedPlace, call: ast.Call, name: str, torch: bool, method: bool) -> bool:
     """Whether the argument is a size of what the call makes."""
     if name not in callees.SIZES or not (
         torch or (method and root_name(call.func) not in callees.NOT_CUDA_TENSORS)
@@ -129,7 +129,7 @@ def _is_size(at: At, call: ast.Call, name: str, torch: bool, method: bool) -> bo
     return not (torch and name in callees.TENSOR_FIRST and place == 0 and at.node in call.args)
 
 
-def _use_project(flow: Flow, at: At, call: ast.Call, keyword: str | None) -> None:
+def _use_project(flow: Flow, at: ReachedPlace, call: ast.Call, keyword: str | None) -> None:
     """Follow an argument into the project's function that is called."""
     reached = flow.calls.callees(at.file, call)
     if not reached and (klass := flow.calls.class_of_call(at.file, call)) is not None:
@@ -154,7 +154,7 @@ def _use_project(flow: Flow, at: At, call: ast.Call, keyword: str | None) -> Non
 
 
 def _use_field(
-    flow: Flow, at: At, call: ast.Call, keyword: str | None, file: object, klass: ast.ClassDef
+    flow: Flow, at: ReachedPlace, call: ast.Call, keyword: str | None, file: object, klass: ast.ClassDef
 ) -> None:
     """Follow a value into a field of a dataclass or a named tuple."""
     fields = [
@@ -168,4 +168,4 @@ def _use_field(
     if not loads or at.hops >= 3 or len(loads) > 12:
         flow.add(at, "stored", call)
     for load in loads if len(loads) <= 12 else ():
-        flow.go(At(at.file, load, at.hops + 1, at.held))
+        flow.go(ReachedPlace(at.file, load, at.hops + 1, at.held))

@@ -1,4 +1,4 @@
-"""Role well-known functions and methods do with their arguments, by the last word of their name."""
+"""Well-known functions and methods, by the last word of their name: what they do with their arguments."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ METADATA = frozenset(
         "requires_grad", "__len__", "layout", "nbytes", "itemsize", "stride", "is_contiguous",
     }
 )  # fmt: skip
-"""Role the CPU knows of a tensor without its values."""
+"""Attributes of a tensor that the CPU knows without its values."""
 COUNTS = frozenset({"shape", "size", "numel", "nelement", "__len__"})
-"""Role of it says how many elements there are."""
+"""Those of `METADATA` that say how many elements there are."""
 
 LOOKS = frozenset(
     {

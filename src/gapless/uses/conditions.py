@@ -1,4 +1,4 @@
-"""Role a condition is for: a check, a report, the end of a loop, the best so far, or a choice."""
+"""Classify what a condition is for: a check, a report, the end of a loop, the best so far, or a choice."""
 
 from __future__ import annotations
 

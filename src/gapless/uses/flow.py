@@ -10,7 +10,7 @@ from gapless.model.use import Use, UseKind
 from gapless.uses import callees, reaching
 from gapless.uses.arguments import use_argument
 from gapless.uses.conditions import Branching, kind_of_condition
-from gapless.uses.held import ANY, At, Held
+from gapless.uses.followed import ANY, FollowedValue, ReachedPlace
 from gapless.uses.meaning import is_dict, is_tensor
 from gapless.uses.methods import use_attribute
 from gapless.uses.resolving import CallGraph
@@ -22,7 +22,7 @@ from gapless.uses.source_files import (
 )
 
 _MAX_HOPS = 3
-"""CallGraph, returns and attributes that a value is followed through."""
+"""Calls, returns and attributes that a value is followed through."""
 _MAX_NODES = 400
 """Places that one value is followed to, so that its analysis takes milliseconds."""
 _MAX_LOADS = 12
@@ -35,7 +35,7 @@ class Flow:
     >>> file = SourceFile("", ast.parse("n = x.item()\\ny = z[:n]"), "n = x.item()\\ny = z[:n]")
     >>> from gapless.uses.source_files import Project
     >>> flow = Flow(file, CallGraph(Project(lambda path: ""), ()))
-    >>> flow.follow(file.calls["item"][0], Held())
+    >>> flow.follow(file.calls["item"][0], FollowedValue())
     >>> [(use.kind, use.text) for use in flow.uses()]
     [('slice', 'z[:n]')]
     """
@@ -44,13 +44,13 @@ class Flow:
         self._home = file
         self.calls = calls
         self._uses: dict[Use, None] = {}
-        self._queue: deque[At] = deque()
-        self._visited: set[tuple[ast.AST, Held]] = set()
-        self._kept: At | None = None
+        self._queue: deque[ReachedPlace] = deque()
+        self._visited: set[tuple[ast.AST, FollowedValue]] = set()
+        self._kept: ReachedPlace | None = None
 
-    def follow(self, node: ast.AST, held: Held) -> None:
+    def follow(self, node: ast.AST, held: FollowedValue) -> None:
         """Follow the value of the expression `node` of the file in which it is read."""
-        self.go(At(self._home, node, 0, held))
+        self.go(ReachedPlace(self._home, node, 0, held))
         while self._queue:
             at = self._queue.popleft()
             if len(self._visited) > _MAX_NODES:
@@ -66,13 +66,13 @@ class Flow:
             return (Use(kind="unused", line=0),)
         return tuple(self._uses)
 
-    def go(self, at: At) -> None:
+    def go(self, at: ReachedPlace) -> None:
         key = at.node, at.held
         if key not in self._visited:
             self._visited.add(key)
             self._queue.append(at)
 
-    def add(self, at: At, kind: UseKind, node: ast.AST | None = None) -> None:
+    def add(self, at: ReachedPlace, kind: UseKind, node: ast.AST | None = None) -> None:
         """Note a use at `node`, otherwise where the value is."""
         node = node if node is not None else at.node
         path = at.file.path if at.file is not self._home else ""
@@ -83,7 +83,7 @@ class Flow:
 
     # -- one step outwards -------------------------------------------------------------------------
 
-    def _step(self, at: At) -> None:
+    def _step(self, at: ReachedPlace) -> None:
         parent = at.file.parents.get(at.node)
         if isinstance(at.file.statement(at.node), ast.Raise):
             self.add(at, "check")
@@ -94,33 +94,33 @@ class Flow:
                 return
         self.add(at, "undecided")
 
-    def _up(self, at: At, parent: ast.AST) -> None:
+    def _up(self, at: ReachedPlace, parent: ast.AST) -> None:
         self.go(at.move(parent))
 
-    def _ignore(self, at: At, parent: ast.AST) -> None:
-        """Role happens here needs no value."""
+    def _ignore(self, at: ReachedPlace, parent: ast.AST) -> None:
+        """Do nothing: what happens here needs no value."""
 
-    def _show(self, at: At, parent: ast.AST) -> None:
+    def _show(self, at: ReachedPlace, parent: ast.AST) -> None:
         self.add(at, "show")
 
-    def _raise(self, at: At, parent: ast.AST) -> None:
+    def _raise(self, at: ReachedPlace, parent: ast.AST) -> None:
         self.add(at, "check", parent)
 
-    def _keyword(self, at: At, parent: ast.keyword) -> None:
+    def _keyword(self, at: ReachedPlace, parent: ast.keyword) -> None:
         owner = at.file.parents[parent]
         if isinstance(owner, ast.Call):
             use_argument(self, at, owner, parent.arg)
 
-    def _call(self, at: At, parent: ast.Call) -> None:
+    def _call(self, at: ReachedPlace, parent: ast.Call) -> None:
         if at.node is parent.func:
             self.add(at, "undecided", parent)
         else:
             use_argument(self, at, parent, None)
 
-    def _attribute(self, at: At, parent: ast.Attribute) -> None:
+    def _attribute(self, at: ReachedPlace, parent: ast.Attribute) -> None:
         use_attribute(self, at, parent)
 
-    def _subscript(self, at: At, parent: ast.Subscript) -> None:
+    def _subscript(self, at: ReachedPlace, parent: ast.Subscript) -> None:
         if at.node is parent.value:
             if not isinstance(parent.ctx, ast.Load):
                 if at.held.role == "selection":
@@ -131,17 +131,17 @@ class Flow:
             elif isinstance(parent.slice, ast.Slice):
                 self.go(at.move(parent, at.held))
             elif _fits(at.held.path[0], parent.slice):
-                self.go(at.move(parent, at.held.taken()))
+                self.go(at.move(parent, at.held.take_out()))
         elif at.held.role == "selection":
             self.add(at, "selection", parent)
         else:
             self.add(at, "key" if is_dict(at.file, parent.value) else "index", parent)
 
-    def _slice(self, at: At, parent: ast.Slice) -> None:
+    def _slice(self, at: ReachedPlace, parent: ast.Slice) -> None:
         owner = next(each for each in at.file.chain(parent) if isinstance(each, ast.Subscript))
         self.add(at, "slice", owner)
 
-    def _display(self, at: At, parent: ast.Tuple | ast.List) -> None:
+    def _display(self, at: ReachedPlace, parent: ast.Tuple | ast.List) -> None:
         owner = at.file.parents.get(parent)
         if isinstance(owner, ast.Subscript) and owner.slice is parent:
             self._subscript(at.move(parent), owner)
@@ -151,10 +151,10 @@ class Flow:
             place = parent.elts.index(at.node)  # type: ignore[arg-type]
             self.go(at.move(parent, at.held.put(f"#{place}")))
 
-    def _set(self, at: At, parent: ast.Set) -> None:
+    def _set(self, at: ReachedPlace, parent: ast.Set) -> None:
         self.go(at.move(parent, at.held.put(ANY)))
 
-    def _dict(self, at: At, parent: ast.Dict) -> None:
+    def _dict(self, at: ReachedPlace, parent: ast.Dict) -> None:
         if at.node in parent.keys:
             self.add(at, "key", parent)
             return
@@ -162,22 +162,22 @@ class Flow:
         self._kept = self._kept or at
         self.go(at.move(parent, at.held if key is None else at.held.put(_key_text(key))))
 
-    def _comprehension(self, at: At, parent: ast.expr) -> None:
+    def _comprehension(self, at: ReachedPlace, parent: ast.expr) -> None:
         if isinstance(parent, ast.DictComp) and at.node is parent.key:
             self.add(at, "key", parent)
         else:
             self.go(at.move(parent, at.held.put(ANY)))
 
-    def _generator(self, at: At, parent: ast.comprehension) -> None:
+    def _generator(self, at: ReachedPlace, parent: ast.comprehension) -> None:
         if at.node is parent.iter:
             self.bind(at.move(at.node, _element(at.held)), parent.target, at.file.parents[parent])
         elif not at.held.path:
             self.add(at, "condition")
 
-    def _loop(self, at: At, parent: ast.For | ast.AsyncFor) -> None:
+    def _loop(self, at: ReachedPlace, parent: ast.For | ast.AsyncFor) -> None:
         self.bind(at.move(at.node, _element(at.held)), parent.target, parent)
 
-    def _condition(self, at: At, parent: Branching) -> None:
+    def _condition(self, at: ReachedPlace, parent: Branching) -> None:
         if at.node is not parent.test:
             self.go(at.move(parent))
         elif not at.held.path:
@@ -187,11 +187,11 @@ class Flow:
                 counts = at.held.role in ("selection", "count")
                 self.add(at, kind_of_condition(at.file, parent, counts), parent.test)
 
-    def _assert(self, at: At, parent: ast.Assert) -> None:
+    def _assert(self, at: ReachedPlace, parent: ast.Assert) -> None:
         if at.node is parent.test and not at.held.path:
             self.add(at, "finite" if self.calls.is_finiteness(at.file, parent.test) else "check", parent.test)
 
-    def _compare(self, at: At, parent: ast.Compare) -> None:
+    def _compare(self, at: ReachedPlace, parent: ast.Compare) -> None:
         if isinstance(parent.ops[0], (ast.Is, ast.IsNot)):
             return
         if at.held.role == "selection":
@@ -201,15 +201,15 @@ class Flow:
         if not at.held.path and any(is_tensor(at.file, side) for side in rest):
             self.add(at, "tensor", parent)
             return
-        self.go(at.move(parent, at.held.bare().answer("compared")))
+        self.go(at.move(parent, at.held.without_keys().answer("compared")))
 
-    def _bool(self, at: At, parent: ast.expr) -> None:
+    def _bool(self, at: ReachedPlace, parent: ast.expr) -> None:
         if isinstance(parent, ast.UnaryOp) and not isinstance(parent.op, ast.Not):
             self.go(at.move(parent))
         elif not at.held.path:
             self.go(at.move(parent, at.held.answer("compared")))
 
-    def _arithmetic(self, at: At, parent: ast.BinOp) -> None:
+    def _arithmetic(self, at: ReachedPlace, parent: ast.BinOp) -> None:
         other = parent.right if at.node is parent.left else parent.left
         if isinstance(parent.op, ast.Mod) and at.node is parent.right and _is_text(parent.left):
             self.add(at, "show", parent)
@@ -220,16 +220,16 @@ class Flow:
         else:
             self.go(at.move(parent))
 
-    def _expression(self, at: At, parent: ast.Expr) -> None:
+    def _expression(self, at: ReachedPlace, parent: ast.Expr) -> None:
         """Nothing uses the value of a statement of its own."""
 
-    def _walrus(self, at: At, parent: ast.NamedExpr) -> None:
+    def _walrus(self, at: ReachedPlace, parent: ast.NamedExpr) -> None:
         self.bind(at, parent.target, parent)
         self.go(at.move(parent))
 
     # -- to where it is put --------------------------------------------------------------------------
 
-    def _assign(self, at: At, parent: ast.Assign | ast.AnnAssign) -> None:
+    def _assign(self, at: ReachedPlace, parent: ast.Assign | ast.AnnAssign) -> None:
         if at.node is not parent.value:
             return
         for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
@@ -237,7 +237,7 @@ class Flow:
                 self.add(at, "accumulator", parent)
             self.bind(at, target, parent)
 
-    def _add_to(self, at: At, parent: ast.AugAssign) -> None:
+    def _add_to(self, at: ReachedPlace, parent: ast.AugAssign) -> None:
         if at.node is not parent.value:
             return
         if at.held.role == "selection":
@@ -253,7 +253,7 @@ class Flow:
             self.add(at, "accumulator" if isinstance(parent.op, (ast.Add, ast.Sub)) else "undecided", parent)
             self.bind(at, parent.target, parent)
 
-    def bind(self, at: At, target: ast.AST, binding: ast.AST) -> None:
+    def bind(self, at: ReachedPlace, target: ast.AST, binding: ast.AST) -> None:
         """Follow the value into `target`, which `binding` assigns to."""
         if isinstance(target, ast.Name):
             for load in reaching.loads_after(at.file, target.id, binding):
@@ -262,10 +262,10 @@ class Flow:
             path = at.held.path
             for place, element in enumerate(target.elts):
                 if isinstance(element, ast.Starred):
-                    inner = at.held.taken().put(ANY) if path else at.held
+                    inner = at.held.take_out().put(ANY) if path else at.held
                     self.bind(at.move(at.node, inner), element.value, binding)
                 elif not path or path[0] in (ANY, f"#{place}"):
-                    self.bind(at.move(at.node, at.held.taken()), element, binding)
+                    self.bind(at.move(at.node, at.held.take_out()), element, binding)
         elif isinstance(target, ast.Attribute):
             self._bind_attribute(at, target)
         elif isinstance(target, ast.Subscript):
@@ -273,7 +273,7 @@ class Flow:
         else:
             self.add(at, "undecided", target)
 
-    def _bind_attribute(self, at: At, target: ast.Attribute) -> None:
+    def _bind_attribute(self, at: ReachedPlace, target: ast.Attribute) -> None:
         loads = _same_attributes(at.file, target)
         if root_name(target) == "self":
             around = at.file.around(target, ast.ClassDef)
@@ -284,9 +284,9 @@ class Flow:
             self.add(at, "stored", target)
             return
         for load in loads:
-            self.go(At(at.file, load, at.hops + 1, at.held))
+            self.go(ReachedPlace(at.file, load, at.hops + 1, at.held))
 
-    def _bind_element(self, at: At, target: ast.Subscript, binding: ast.AST) -> None:
+    def _bind_element(self, at: ReachedPlace, target: ast.Subscript, binding: ast.AST) -> None:
         constant = isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
         if constant or isinstance(target.slice, ast.JoinedStr) or is_dict(at.file, target.value):
             self._kept = self._kept or at
@@ -294,14 +294,14 @@ class Flow:
                 self.add(at, "stored", target)
             else:
                 held = at.held.put(_key_text(target.slice))
-                self.put(At(at.file, at.node, at.hops, held), target.value, binding)
+                self.put(ReachedPlace(at.file, at.node, at.hops, held), target.value, binding)
         elif is_tensor(at.file, target.value):
             self.add(at, "tensor", target)
         else:
             self.add(at, "append", target)
             self.put(at.move(at.node, at.held.put(ANY)), target.value, binding)
 
-    def put(self, at: At, container: ast.AST, binding: ast.AST) -> None:
+    def put(self, at: ReachedPlace, container: ast.AST, binding: ast.AST) -> None:
         """Follow a value that `binding` puts into `container`, a variable or an attribute."""
         loads: list[ast.expr] = []
         if isinstance(container, ast.Name):
@@ -314,7 +314,7 @@ class Flow:
 
     # -- out of a function ---------------------------------------------------------------------------
 
-    def _leave(self, at: At, parent: ast.Return | ast.Yield | ast.YieldFrom | ast.Lambda) -> None:
+    def _leave(self, at: ReachedPlace, parent: ast.Return | ast.Yield | ast.YieldFrom | ast.Lambda) -> None:
         function = parent if isinstance(parent, ast.Lambda) else at.file.scope(parent)
         if not isinstance(function, FUNCTIONS):
             self.add(at, "undecided", parent)
@@ -325,7 +325,7 @@ class Flow:
             if caller is None or caller.node is None:
                 self.add(at, "returned", parent)
             else:
-                self.go(At(caller.file, caller.node, at.hops + 1, held))
+                self.go(ReachedPlace(caller.file, caller.node, at.hops + 1, held))
             return
         callers = self.calls.callers(at.file, function) if not isinstance(function, ast.Lambda) else None
         if not callers or at.hops >= _MAX_HOPS:
@@ -333,15 +333,17 @@ class Flow:
             return
         for caller in callers:
             if caller.node is not None:
-                self.go(At(caller.file, caller.node, at.hops + 1, held))
+                self.go(ReachedPlace(caller.file, caller.node, at.hops + 1, held))
 
-    def enter(self, at: At, call: ast.Call, parameter: str, file: SourceFile, function: ast.AST) -> None:
+    def enter(
+        self, at: ReachedPlace, call: ast.Call, parameter: str, file: SourceFile, function: ast.AST
+    ) -> None:
         """Follow an argument of `call` into the function that it reaches."""
         if at.hops >= _MAX_HOPS or not isinstance(function, FUNCTIONS):
             self.add(at, "library", call)
             return
         for load in reaching.loads_of_parameter(function, parameter):
-            self.go(At(file, load, at.hops + 1, at.held))
+            self.go(ReachedPlace(file, load, at.hops + 1, at.held))
 
 
 def _same_attributes(file: SourceFile, attribute: ast.Attribute) -> list[ast.Attribute]:
@@ -363,9 +365,9 @@ def _key_text(node: ast.AST) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else ANY
 
 
-def _element(held: Held) -> Held:
+def _element(held: FollowedValue) -> FollowedValue:
     """Return what a loop's turn gets of a container."""
-    return held.taken() if held.path else held
+    return held.take_out() if held.path else held
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -393,7 +395,9 @@ def _is_receiver(file: SourceFile, load: ast.AST) -> bool:
     return isinstance(parent, ast.Attribute) and parent.attr in (*callees.APPENDS, "clear", "update")
 
 
-_STEPS: tuple[tuple[type[ast.AST] | tuple[type[ast.AST], ...], Callable[[Flow, At, ast.AST], None]], ...] = (  # type: ignore[assignment]
+_STEPS: tuple[
+    tuple[type[ast.AST] | tuple[type[ast.AST], ...], Callable[[Flow, ReachedPlace, ast.AST], None]], ...
+] = (  # type: ignore[assignment]
     (ast.keyword, Flow._keyword),
     (ast.Call, Flow._call),
     (ast.Attribute, Flow._attribute),
@@ -420,4 +424,4 @@ _STEPS: tuple[tuple[type[ast.AST] | tuple[type[ast.AST], ...], Callable[[Flow, A
     (ast.Raise, Flow._raise),
     ((ast.Delete, ast.Module), Flow._ignore),
 )
-"""Role a value does in the node around it."""
+"""What to do with a value by the kind of the node around it."""

@@ -1,4 +1,4 @@
-"""Role the text says of an expression: a tensor, a dict, made by a check for NaN, an element of a loop."""
+"""Tell from the text what an expression is: a tensor, a dict, a check for NaN, an element of a loop."""
 
 from __future__ import annotations
 

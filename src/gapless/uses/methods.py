@@ -1,4 +1,4 @@
-"""Role an attribute or a method of a value does with it."""
+"""Follow a value through its own attributes and methods."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import ast
 from typing import TYPE_CHECKING
 
 from gapless.uses import callees
-from gapless.uses.held import ANY, At
+from gapless.uses.followed import ANY, ReachedPlace
 from gapless.uses.source_files import last_name
 
 if TYPE_CHECKING:
     from gapless.uses.flow import Flow
 
 
-def use_attribute(flow: Flow, at: At, attribute: ast.Attribute) -> None:
+def use_attribute(flow: Flow, at: ReachedPlace, attribute: ast.Attribute) -> None:
     """Note or follow what is done with the attribute of the value at `at`."""
     parent = at.file.parents.get(attribute)
     call = parent if isinstance(parent, ast.Call) and parent.func is attribute else None
@@ -40,16 +40,16 @@ def use_attribute(flow: Flow, at: At, attribute: ast.Attribute) -> None:
         flow.go(at.move(call))  # a method of a number, an array or a tensor on the CPU: its result
 
 
-def _use_container(flow: Flow, at: At, name: str, call: ast.Call | None) -> None:
+def _use_container(flow: Flow, at: ReachedPlace, name: str, call: ast.Call | None) -> None:
     """Follow a value out of the list or dict that holds it."""
     key = at.held.path[0]
     if call is None:
         if key == name:  # a named tuple
-            flow.go(at.move(at.file.parents[at.node], at.held.taken()))
+            flow.go(at.move(at.file.parents[at.node], at.held.take_out()))
     elif name == "items":
-        flow.go(at.move(call, at.held.taken().put("#1").put(ANY)))
+        flow.go(at.move(call, at.held.take_out().put("#1").put(ANY)))
     elif name == "values":
-        flow.go(at.move(call, at.held.taken().put(ANY)))
+        flow.go(at.move(call, at.held.take_out().put(ANY)))
     elif name in ("copy", "tolist", "reversed"):
         flow.go(at.move(call))
     elif name in callees.RETURNS_ELEMENTS:
@@ -60,12 +60,12 @@ def _use_container(flow: Flow, at: At, name: str, call: ast.Call | None) -> None
             or not isinstance(first, ast.Constant)
             or key in (str(first.value), f"#{first.value!r}")
         ):
-            flow.go(at.move(call, at.held.taken()))
+            flow.go(at.move(call, at.held.take_out()))
     elif name in ("mean", "sum", "max", "min", "item", "cpu", "numpy"):
-        flow.go(at.move(call, at.held.bare()))
+        flow.go(at.move(call, at.held.without_keys()))
 
 
-def _use_selection(flow: Flow, at: At, name: str, call: ast.Call) -> None:
+def _use_selection(flow: Flow, at: ReachedPlace, name: str, call: ast.Call) -> None:
     """Follow a selection through a method."""
     if name in callees.TO_CPU:
         flow.go(at.move(call, at.held._replace(role="value")))

@@ -11,7 +11,7 @@ from gapless.model.source import SourceLine
 from gapless.model.use import Span, Use, UseKind
 from gapless.uses import callees
 from gapless.uses.flow import Flow
-from gapless.uses.held import At, Held
+from gapless.uses.followed import FollowedValue, ReachedPlace
 from gapless.uses.meaning import walked_tensor
 from gapless.uses.resolving import CallGraph, Frame
 from gapless.uses.source_files import Project, SourceFile, called_name, root_name
@@ -156,13 +156,13 @@ def _start(flow: Flow, file: SourceFile, node: ast.AST, mechanism: Mechanism, ca
         return False
     if mechanism == "size":
         if (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)) or name in _SELECTS:
-            flow.follow(node, Held("selection"))
+            flow.follow(node, FollowedValue("selection"))
             return True
         return False
     if mechanism not in ("read", "d2h"):
         return False
     if name in _READERS:
-        flow.follow(node, Held("finite" if flow.calls.is_finiteness(file, node) else "value"))
+        flow.follow(node, FollowedValue("finite" if flow.calls.is_finiteness(file, node) else "value"))
     elif call in _TRUTH:
         _start_truth(flow, file, node, name)
     elif call in _SHOWN or isinstance(node, (ast.JoinedStr, ast.FormattedValue)) or name in callees.SHOWS:
@@ -175,13 +175,13 @@ def _start(flow: Flow, file: SourceFile, node: ast.AST, mechanism: Mechanism, ca
 def _start_truth(flow: Flow, file: SourceFile, node: ast.AST, name: str) -> None:
     """Follow the truth of a tensor, for which Python asks at `node`."""
     if isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp)):
-        flow.follow(node.test, Held("compared"))
+        flow.follow(node.test, FollowedValue("compared"))
     elif isinstance(node, ast.Call) and name in ("min", "max", "sorted"):
-        flow.follow(node, Held("value"))
+        flow.follow(node, FollowedValue("value"))
     elif isinstance(node, (ast.Call, ast.Compare, ast.BoolOp, ast.UnaryOp)):
-        flow.follow(node, Held("finite" if flow.calls.is_finiteness(file, node) else "compared"))
+        flow.follow(node, FollowedValue("finite" if flow.calls.is_finiteness(file, node) else "compared"))
     elif isinstance(node, ast.expr):
-        flow.follow(node, Held("compared"))
+        flow.follow(node, FollowedValue("compared"))
 
 
 def _start_consumer(flow: Flow, file: SourceFile, node: ast.AST, name: str, call: str) -> bool:
@@ -196,11 +196,11 @@ def _start_consumer(flow: Flow, file: SourceFile, node: ast.AST, name: str, call
     elif name in callees.RETENSOR or (name in callees.TENSOR_METHODS and call != "item"):
         _note(flow, file, node, "tensor")
     elif isinstance(node, ast.Call) and (root_name(node.func) == "math" or name in callees.THROUGH):
-        flow.follow(node, Held("value"))
+        flow.follow(node, FollowedValue("value"))
     else:
         return False
     return True
 
 
 def _note(flow: Flow, file: SourceFile, node: ast.AST, kind: UseKind) -> None:
-    flow.add(At(file, node, 0, Held()), kind)
+    flow.add(ReachedPlace(file, node, 0, FollowedValue()), kind)

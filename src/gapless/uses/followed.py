@@ -1,0 +1,59 @@
+"""`FollowedValue`, a value followed through the source, and `ReachedPlace`, where it has come to."""
+
+from __future__ import annotations
+
+import ast
+from typing import Literal, NamedTuple
+
+from gapless.uses.source_files import SourceFile
+
+Role = Literal["value", "compared", "finite", "selection", "count"]
+"""Kinds of followed values.
+
+``value``: a number, an array or a list on the CPU; ``compared``: the answer of a comparison; ``finite``: of a
+check for NaN; ``selection``: a tensor on the GPU whose size was read; ``count``: its number of elements.
+"""
+ANY = "*"
+
+
+class FollowedValue(NamedTuple):
+    """The kind of the followed value, and the keys of the containers that it is in, the outermost first.
+
+    A key is the text of a constant key, ``#2`` for an element's place, or `ANY`.
+    """
+
+    role: Role = "value"
+    path: tuple[str, ...] = ()
+
+    def put(self, key: str) -> FollowedValue:
+        """Return the value in one more container, under `key`."""
+        return FollowedValue(self.role, (key, *self.path))
+
+    def take_out(self) -> FollowedValue:
+        """Return the value without its outermost container."""
+        return FollowedValue(self.role, self.path[1:])
+
+    def without_keys(self) -> FollowedValue:
+        """Return the value outside all containers."""
+        return FollowedValue(self.role)
+
+    def answer(self, role: Role) -> FollowedValue:
+        """Return the answer of a test; one that is known more exactly stays what it is."""
+        return (
+            self
+            if self.role in ("finite", "count", "selection") and role == "compared"
+            else FollowedValue(role, self.path)
+        )
+
+
+class ReachedPlace(NamedTuple):
+    """A place that a value has reached."""
+
+    file: SourceFile
+    node: ast.AST
+    hops: int
+    held: FollowedValue
+
+    def move(self, node: ast.AST, held: FollowedValue | None = None) -> ReachedPlace:
+        """Return the place `node` in the same file, as far from the start as this one."""
+        return ReachedPlace(self.file, node, self.hops, held if held is not None else self.held)
