@@ -220,6 +220,7 @@ class Conclusion:
             raise
 
     def _conclude(self, session: Session, emulator: Emulator | None) -> None:
+        """Complete, save and report `session`; measure its loaders and try changes that may make it fit."""
         self.watch.end(session)
         session = self._session = self._complete(session, emulator)
         document = None

@@ -46,12 +46,14 @@ def count_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def repeated_by_ranks(world: RanksSeen, items: int, extra: int, inside: bool) -> Mistake:
+def repeated_by_ranks(world: RanksSeen, items: int, extra: int, in_one_rank: bool) -> Mistake:
+    """Return the mistake that ranks yield `extra` more than the `items` items of the data; `in_one_rank`
+    says whether the workers of a single rank repeat items, too (GAP311)."""
     ranks = len(world.ranks)
     epoch = f"an epoch of {count_noun(ranks, 'rank')}"
     total = f"{epoch} has {items + extra:,} items, but the data has only {items:,}"
     workers = world.first.workers
-    if workers > 1 and not inside and world.first.iterable:
+    if workers > 1 and not in_one_rank and world.first.iterable:
         total += f"; the {workers} workers of a rank split them, but the ranks do not"
     if world.first.iterable:
         remedy = (

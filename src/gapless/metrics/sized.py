@@ -27,7 +27,7 @@ class SizedByData(Statistic):
         super().__init__((size, *config), self.slots_for(size), checked)
 
     def slots_for(self, size: int | None) -> dict[str, Slot]:
-        """Return the slots for `size`; for None those before any batch."""
+        """Return the slots for `size` outputs or classes; for None those before any batch."""
         raise NotImplementedError
 
     def size_in(self, saved: State) -> int:

@@ -154,7 +154,7 @@ class Times:
 
 def times_of(programme: Programme, runs: Sequence[MemoryRun] = ()) -> Times:
     """Return the times for a programme, from its calibration if it has one. `runs` are the memory requests
-    per device, if they were recorded."""
+    per device, if they were recorded: replayed, they give the time that ``empty_cache`` takes."""
     measured = programme.calibration
     empties = any(entry.kind == "wait" and entry.mechanism == "free" for entry in programme.entries)
     driver = emptying_cost(runs or programme.emptied) if empties else 0.0

@@ -45,6 +45,8 @@ class MaskCounts(SizedByData):
         super().__init__(masks.classes if has_size else None, (masks, kind, *config), checked)
 
     def slots_for(self, size: int | None) -> dict[str, Slot]:
+        """Return the slots for `size` classes (None before the first batch: one), and set the constants that
+        depend on the number."""
         self.masks = self.masks._replace(classes=size or 1)
         self.constants = {
             "places": histogram_offsets(self.masks, self.kind),
