@@ -6,36 +6,20 @@ else they need, and ``# example is not run: …`` why they cannot run here.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
 from pathlib import Path
 
 import pytest
-from rules.running import run
+from rules.running import has_example, run_example
 
 from gapless.model import Rule, WaitRule
 from gapless.rules import rules_of_kind
 
-PRELUDE = (Path(__file__).parent / "cases" / "prelude.py").read_text()
-CASES = {
-    path.name[:6].upper(): path.read_text() for path in (Path(__file__).parent / "cases").glob("gap*.py")
-}
-RULES = [rule for rule in rules_of_kind(WaitRule) if "# example is not run: " not in CASES.get(rule.code, "")]
+RULES = [rule for rule in rules_of_kind(WaitRule) if has_example(rule)]
 
 
 def waits(rule: Rule, title: str, folder: Path) -> int:
     """Waits of `rule` in the code of one section."""
-    (code,) = re.findall(r"```python\n(.*?)```", rule.sections()[title], flags=re.DOTALL)
-    extra = re.findall(r"^# example: (.*\n)", CASES.get(rule.code, ""), flags=re.MULTILINE)
-    before = PRELUDE + "".join(extra)
-    path = folder / "example.py"
-    path.write_text(before + code)
-    with contextlib.redirect_stdout(io.StringIO()):
-        counts = run(before + code, path)
-    first = before.count("\n") + 1
-    counted = {number: codes for number, codes in counts.items() if number >= first}
-    return sum(codes[rule.code] for codes in counted.values())
+    return sum(wait.at[1] for wait in run_example(rule, title, folder) if wait.code == rule.code)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)

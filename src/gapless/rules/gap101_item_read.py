@@ -14,6 +14,19 @@ _READER_NAMES = {"item": ("item",), "__float__": ("float",), "__int__": ("int",)
 """Names of readers in the code: ``float(size)`` beside ``loss.item()`` need not read a tensor."""
 _TENSOR_FACTORIES = ("tensor", "as_tensor", "asarray", "new_tensor", "Tensor", "FloatTensor", "LongTensor")
 
+_COUNTERS = (
+    "correct",
+    "hits",
+    "count",
+    "counts",
+    "num_correct",
+    "n_correct",
+    "num_tokens",
+    "n_tokens",
+    "tokens",
+)
+"""Names of what is counted, in whole numbers."""
+
 
 class ItemRead(WaitRule):
     """`.item()`, `float(t)` or `int(t)`: one number is copied to the CPU, which waits for it.
@@ -43,7 +56,7 @@ class ItemRead(WaitRule):
 
     ## Use instead
     ```python
-    running = torch.zeros((), device=device)
+    running = torch.zeros((), device=device, dtype=torch.float64)
     for step in range(100):
         loss = train_step()
         running += loss.detach()
@@ -51,9 +64,11 @@ class ItemRead(WaitRule):
             average = (running / 50).tolist()  # one sync in 50 steps
             running.zero_()
     ```
-    `detach()` matters: without it the sum keeps the graph of every step alive. Several values are read with
-    one sync when they are stacked first: `torch.stack([loss, accuracy]).tolist()`. `gapless.ops.LogBuffer`
-    keeps the values of every step, and reads them without any sync: they arrive a few steps later.
+    `detach()` matters: without it the sum keeps the graph of every step alive. So does float64, in which
+    Python adds: a sum of bfloat16 losses in their own precision stops growing at 1,024. Several values are
+    read with one sync when they are stacked first: `torch.stack([loss, accuracy]).tolist()`.
+    `gapless.ops.LogBuffer` keeps the values of every step, and reads them without any sync: they arrive a few
+    steps later.
 
     ## When it is fine
     Once every N steps, once an epoch, or where the CPU really needs the value for a decision and the
@@ -117,6 +132,14 @@ def _read_tensor(code: Code, call: ast.Call) -> str:
     return code.primary(inner)
 
 
+def _counts(code: Code, call: ast.Call) -> bool:
+    """Whether what is read is a number of hits, a whole number that needs no float64."""
+    return any(
+        isinstance(node, (ast.Compare, ast.Name)) and (isinstance(node, ast.Compare) or node.id in _COUNTERS)
+        for node in (*ast.walk(call), *ast.walk(getattr(code.statement, "target", call)))
+    )
+
+
 def _is_added_to(statement: ast.AugAssign, call: ast.Call) -> bool:
     """Whether the number read by `call` is added, alone or with other terms."""
     parts: list[ast.expr] = [statement.value]
@@ -138,12 +161,27 @@ def _advise_single_read(code: Code, call: ast.Call, subject: str) -> str:
     statement = code.statement
     if changed and isinstance(statement, ast.AugAssign) and _is_added_to(statement, call):
         target = code.text(statement.target)
-        return f"sum up on the GPU: `{changed}`, and read `{target}` once every N steps"
+        exact = code.replace((call, f"{kept}.double()"))
+        if not exact or _counts(code, call):
+            return f"sum up on the GPU: `{changed}`, and read `{target}` once every N steps"
+        return (
+            f"sum up on the GPU, in float64 as Python does: `{exact}`, and read `{target}` once every N steps"
+        )
     appended = code.only_call("append")
     if changed and appended is not None and appended.args == [call]:
         values = code.subject(appended)
         return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
     if changed and isinstance(statement, ast.Assign) and statement.value is call:
         return f"keep it on the GPU: `{changed}`, and read it only where the CPU needs it, every N steps"
+    if changed and isinstance(statement, ast.Return):
+        return (
+            f"`{changed}` alone moves the read to the callers: return the tensor where they can keep it on "
+            "the GPU, and let them read it every N steps"
+        )
     detached = f" (`{kept}`)" if subject.isidentifier() else ""
+    if any(call in outer.args for outer in code.calls("update", "add", "log")):
+        return (
+            f"pass `{kept}` on, and read it where it is shown, once every N steps: as a number there "
+            "(`.item()`), or the text is `tensor(…)`"
+        )
     return f"keep `{subject}` on the GPU{detached}, and read it only once every N steps"

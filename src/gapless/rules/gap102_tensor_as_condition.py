@@ -89,7 +89,8 @@ def _advise_min_max(code: Code) -> str:
         return ""
     if len(texts) == 1:
         if isinstance(call.args[0], ast.GeneratorExp):
-            return f"`torch.stack([{texts[0]}]).{name}()` for tensors of one shape"
+            items = texts[0][1:-1]  # Python counts the brackets of the call as its own
+            return f"`torch.stack([{items}]).{name}()` for tensors of one shape"
         own = code.primary(call.args[0])
         return f"`{own}.{name}()` for a tensor, `torch.stack({texts[0]}).{name}()` for a list of tensors"
     if len(texts) != 2:

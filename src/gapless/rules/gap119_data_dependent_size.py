@@ -8,7 +8,8 @@ from gapless.rules._places import advise_for_library, bare_operator
 _BY_OPERATOR = {
     "isin": (
         "`isin` sorts both sides if there are many values: mark the wanted classes once in a bool tensor, "
-        "and index it with `marks[x]`"
+        "and index it with `marks[x]` "
+        "(`marks.index_fill_(0, wanted, True)` marks them without a sync)"
     ),
     "ProdBackward0": (
         "the gradient of `prod` looks for zeros: for positive values, `x.log().sum().exp()` is the same "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gapless.model import Site, SourceLine, WaitRule
 from gapless.rules._places import deciding_frame, is_below, short_path
 
+_ROUNDS = "; it computes in another order, so parameters may differ in their last bits"
 _WITHOUT = "autocast to bfloat16, without a scaler"
 _FILES = ("torch/amp/grad_scaler.py", "torch/distributed/fsdp/sharded_grad_scaler.py")
 
@@ -45,7 +46,8 @@ class GradScalerRead(WaitRule):
         optimizer.zero_grad()
     ```
     A fused optimizer (`Adam`, `AdamW`, `SGD`) takes the flag as a tensor and skips the step on the GPU; most
-    others have no such form. On GPUs with bfloat16, autocast to bfloat16 needs no scaler at all.
+    others have no such form. It computes in another order, so that parameters differ in their last bits. On
+    GPUs with bfloat16, autocast to bfloat16 needs no scaler at all.
 
     ## When it is fine
     Where the step is long compared with the optimizer: the gap is the time to launch the
@@ -84,7 +86,7 @@ class GradScalerRead(WaitRule):
         if form:
             return (
                 f"give {name} `fused=True`: it takes the overflow flag as a tensor and skips the step on the "
-                "GPU; autocast to bfloat16 needs no scaler at all"
+                f"GPU{_ROUNDS}; autocast to bfloat16 needs no scaler at all"
             )
         if name:
             return (
