@@ -218,6 +218,7 @@ class Emulator:
             threads.install(self, patches)
             warning_lines.install(patches)
             methods.install(self.core, patches)
+            self.core.origins.install(patches)
             # Values are built on the CPU, and only then go where they are wanted, by an operator seen below.
             lift_only_cpu_tensors(True)
             self._modes = contextlib.ExitStack()
@@ -311,6 +312,7 @@ class Emulator:
         self.recorder = self.core.recorder = WaitRecorder(self.core.clock)
         self.core.races.log.clear()
         self.core.graphs.faults.clear()
+        self.core.origins.forget_sites()
         if self.core.values is not None:
             self.core.values.reads.reset()
 
@@ -320,6 +322,7 @@ class Emulator:
         self.recorder = self.core.recorder = WaitRecorder(self.core.clock)
         self.core.races.log.clear()
         self.core.graphs.faults.clear()
+        self.core.origins.forget_sites()
         if programme is not None:
             self.recorder.programme = ProgrammeRecorder(self.gpu, self.devices, programme.lines)
         if self.core.placement.memory is not None:
@@ -336,7 +339,9 @@ class Emulator:
         """Return everything recorded so far as a `Session`."""
         recorder, values = self.recorder, self.core.values
         marks = recorder.marks()
-        sites, defects = add_uses(zip(recorder.sites(), recorder.raw_stacks(), strict=True))
+        sites, defects = add_uses(
+            zip(self.core.origins.add_causes(recorder.sites()), recorder.raw_stacks(), strict=True)
+        )
         return Session(
             script=script,
             environment=environment(self.gpu.name, unused=not self.core.used, dry=self.core.dry),

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from gapless.model.cause import Origin
 from gapless.model.source import SourceLine, Stack, deciding_frame, library_frames, user_line
 from gapless.model.use import Span, Use
 
@@ -45,6 +46,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     - `span`, `expression`: the user's expression that waits, and its source text on one line; None and "" if
       they are unknown.
     - `uses`: what the value that is read there is for, the nearest use first; empty if that was not analysed.
+    - `cause`: where the values come from; None if unknown.
     """
 
     operator: str
@@ -59,6 +61,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     span: Span | None = None
     expression: str = ""
     uses: tuple[Use, ...] = ()
+    cause: Origin | None = None
 
     @property
     def line(self) -> SourceLine | None:

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gapless import torch_internals, trees
 from gapless.emulation.core.forward_calls import ForwardCalls
 from gapless.emulation.graphs.state import Graphs
+from gapless.emulation.origins.origins import Origins
 from gapless.emulation.placement.placement import Placement
 from gapless.emulation.races.checker import Checker
 from gapless.emulation.races.look import speaks_of_graphs, speaks_of_streams
@@ -60,6 +61,7 @@ class EmulationCore:
         self._forward_calls: list[ForwardCalls] = []
         self.batches = Batches()
         self.askers: dict[SourceLine, None] = {}
+        self.origins = Origins(self.placement.state_of, lambda: self.tick, self.has_values)
         self.values: Any = None  # `dry.GuessedValues`, in a run that is or may become one without values
         self.races = Checker(self.placement.where)
         self.races.log.tick = lambda: min(self.recorder.tick, MAX_TICKS)  # later ticks share one
@@ -74,6 +76,10 @@ class EmulationCore:
     def tick(self) -> int:
         """The number of steps that have ended."""
         return self.recorder.tick
+
+    def has_values(self, tensor: torch.Tensor) -> bool:
+        """Whether the memory of a tensor on the host holds its values, which a dry run may leave out."""
+        return self.values is None or self.values.record_of(tensor) is None
 
     # -- devices -----------------------------------------------------------------------------------
 
@@ -161,8 +167,12 @@ class EmulationCore:
         nbytes: int = 0,
         basis: str = "",
         batch: bool | None = None,
+        about: Sequence[Any] = (),
     ) -> None:
-        """Record that the host waits here, unless inside a call that counts as one."""
+        """Record that the host waits here, unless inside a call that counts as one.
+
+        `about` holds the tensors that are read or copied, beside other arguments.
+        """
         if local.quiet or local.fused or not self.enabled or waits <= 0:
             return
         capture = self.graphs.capture
@@ -185,7 +195,7 @@ class EmulationCore:
             if current is not None:
                 node = current.name()
                 forward = self._forward_of(current._sequence_nr())
-        self.recorder.wait(
+        site = self.recorder.wait(
             operator,
             mechanism,
             call=call or local.call,
@@ -198,6 +208,8 @@ class EmulationCore:
             batch=batch,
             depth=1,
         )
+        if about:
+            self.origins.note_wait(site, mechanism, detail, about)
         if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those
             self._heed_debug_mode(waits)
 

@@ -184,6 +184,7 @@ def _install_batches(core: EmulationCore, patches: Patches) -> None:
         if core.enabled:
             core.recorder.mark("batch", depth=1)
             core.batches.add(batch)
+            core.origins.note_batch(batch)
         return batch
 
     patches.set(LoaderIter, "__next__", next_batch)

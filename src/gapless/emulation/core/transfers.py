@@ -34,6 +34,7 @@ def count_copy(
     fresh: bool = False,
     strided: bool = False,
     batch: bool | None = None,
+    about: tuple[Any, ...] = (),
 ) -> bool | None:
     """Record a copy between two placements, and its wait if there is one.
 
@@ -42,7 +43,7 @@ def count_copy(
 
     `fresh`: the operator itself allocates the host side of a device-to-host copy, as pinned memory if it
     may not block. `strided`: the result of `gapless.model.copies.strided`. `batch`: whether the data came
-    from a DataLoader.
+    from a DataLoader. `about` holds what is copied.
     """
     if nbytes == 0 or (source >= 0) == (target >= 0):
         return False
@@ -62,7 +63,7 @@ def count_copy(
     if not detail:
         detail = "pinned" if is_pinned else "pageable" if waits else "unmeasured"
         detail = "strided" if strided and memory == "pinned" else detail
-    core.wait(operator, direction, call=call, detail=detail, nbytes=nbytes, batch=batch)
+    core.wait(operator, direction, call=call, detail=detail, nbytes=nbytes, batch=batch, about=about)
     return False
 
 
@@ -84,6 +85,7 @@ def count_move(
         return False
     if to_device and constants.is_constant(source):
         return None
+    core.origins.note_copy(source, target, to_device, call)
     # Another type is converted on the device where the copy may not block, and else on the host.
     travels = source if to_device == non_blocking else target
     return count_copy(
@@ -97,6 +99,7 @@ def count_move(
         fresh=fresh,
         strided=_is_strided(source, target, to_device=to_device),
         batch=core.batches.holds(source) if to_device else None,
+        about=(source,),
     )
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from gapless.emulation.core import constants
 from gapless.emulation.core.transfers import count_move
 from gapless.emulation.dispatch.operators import OperatorMode, handles
 from gapless.emulation.support.local import local
@@ -47,8 +46,8 @@ def _copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
             out = mode.call(func, args, kwargs)
     finally:
         local.target = HOST
-    if local.constants and of < 0 and to < 0:
-        constants.note_operator(mode.of(func), args, kwargs, out)
+    if of < 0 and to < 0:
+        mode.note_host_operator(mode.of(func), args, kwargs, out)
     if to < 0 <= of:
         mode.core.note_arrival(target)
     if to >= 0 and of == to:
@@ -85,8 +84,8 @@ def _to_copy(mode: OperatorMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if target < 0 <= state:
         mode.core.note_arrival(out)
     placement.put(out, HOST if target == PINNED and state == PINNED else target)
-    if local.constants and state < 0 and target < 0:
-        constants.note_operator(mode.of(func), args, kwargs, out)
+    if state < 0 and target < 0:
+        mode.note_host_operator(mode.of(func), args, kwargs, out)
     if state >= 0 and target == state:
         mode.launched(func, args, kwargs, out)
     elif state >= 0 or target >= 0:

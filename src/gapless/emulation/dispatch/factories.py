@@ -62,11 +62,13 @@ def _from_values(name: str, keeps_tensors: bool) -> Handler:
             if is_tensor and source >= 0:
                 local.quiet -= 1
         count_reads(mode.core, data, name)
+        mode.core.origins.note_made(out, data, name)
         if target >= 0 and not (is_tensor and source == target):
             detail = "" if is_tensor else ("scalar" if out.dim() == 0 or _is_python_values(data) else "")
             count_copy(
-                mode.core, source, target, non_blocking=False, nbytes=_bytes_of(out), call=name, detail=detail
-            )
+                mode.core, source, target, non_blocking=False, nbytes=_bytes_of(out), call=name,
+                detail=detail, about=(out,),
+            )  # fmt: skip
         return mode.core.place(out, PINNED if pinned and target == HOST else target)
 
     return handler

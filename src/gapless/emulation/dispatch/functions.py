@@ -278,7 +278,14 @@ def _counting_handler(dotted: str, rows: tuple[WaitCondition, ...], otherwise: H
             return mode.plain(otherwise, func, args, kwargs)
         for row, times in matches:
             waits = row.waits * times
-            mode.core.wait(dotted, row.mechanism, call=name, waits=waits, basis=row.basis)
+            mode.core.wait(
+                dotted,
+                row.mechanism,
+                call=name,
+                waits=waits,
+                basis=row.basis,
+                about=(*args, *kwargs.values()),
+            )
         local.quiet += 1
         try:
             out = mode.plain(otherwise, func, args, kwargs)

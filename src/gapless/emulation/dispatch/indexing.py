@@ -139,6 +139,9 @@ def _run_indexing(mode: FunctionMode, func: Any, args: tuple[Any, ...], call: st
             if target >= 0:
                 placed = _place_lists(mode, index, target, operator)
                 return func(args[0], placed, *args[2:])
+        if kind is Tensor and mode.on_device(index) and not mode.on_device(args[0]):
+            with mode.core.origins.indexing(args[0]):
+                return func(*args)
         return func(*args)
     finally:
         local.call = before

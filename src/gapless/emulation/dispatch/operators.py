@@ -145,6 +145,7 @@ class OperatorMode(TorchDispatchMode):
         self.placement = core.placement
         self.races = core.races
         self.graphs = core.graphs
+        self.origins = core.origins
         self.plans: dict[int, OperatorPlan] = {}
 
     @classmethod
@@ -246,8 +247,11 @@ class OperatorMode(TorchDispatchMode):
                     programme.operator(plan.func, args, kwargs, out, -1)
             if races.full:
                 races.record_operator(plan, args, kwargs, out, index)
-        elif local.constants:
-            constants.note_operator(plan, args, kwargs, out)
+        else:
+            if local.constants:
+                constants.note_operator(plan, args, kwargs, out)
+            if self.origins.enabled:
+                self.origins.note_host_operator(plan, values, out)
         return out
 
     def of(self, func: Any) -> OperatorPlan:
@@ -305,9 +309,16 @@ class OperatorMode(TorchDispatchMode):
                     races.record_operator(plan, args, kwargs, out, index)
                     if races.waits != waits:  # the host waited, so its launches are done
                         races.order_host_after_current()
-        elif local.constants is not None:
-            constants.note_operator(plan, args, kwargs, out)
+        else:
+            self.note_host_operator(plan, args, kwargs, out)
         return out
+
+    def note_host_operator(self, plan: OperatorPlan, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        """Note that an operator ran on the host: what its results come from."""
+        if local.constants is not None:
+            constants.note_operator(plan, args, kwargs, out)
+        if self.origins.enabled:
+            self.origins.note_host_operator(plan, (*args, *kwargs.values()), out)
 
     def _record_run(
         self, plan: OperatorPlan, args: Any, kwargs: dict[str, Any], out: Any, index: int, at: int
@@ -343,6 +354,7 @@ class OperatorMode(TorchDispatchMode):
         programme = self.core.recorder.programme
         at = -1
         call = Call(plan.func, args, kwargs, self.on_device)
+        about = (*args, *kwargs.values())
         for row, applies in plan.rows:
             times = int(applies(call))
             if times:
@@ -353,7 +365,9 @@ class OperatorMode(TorchDispatchMode):
                     detail = detail or local.stepping.read(args[0], self.on_device)
                 if row.mechanism == "read" and args and trees.is_result(args[0]):
                     detail = METRIC_RESULT
-                self.core.wait(plan.name, row.mechanism, detail=detail, waits=waits, basis=row.basis)
+                self.core.wait(
+                    plan.name, row.mechanism, detail=detail, waits=waits, basis=row.basis, about=about
+                )
         return at
 
     def launched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:

@@ -200,7 +200,7 @@ def _make_read_handler(name: str) -> Handler:
         try:
             out = func(*args, **kwargs)
             if key_is_excluded(DispatchKey.Python) and mode.on_device(args[0]):
-                mode.core.wait("aten::_local_scalar_dense", "read", call=name)
+                mode.core.wait("aten::_local_scalar_dense", "read", call=name, about=args)
             return out
         finally:
             local.call = before
@@ -220,9 +220,11 @@ def _read_at_once(name: str) -> Handler:
     """Make a handler that counts one read of the whole tensor, and none of the operators inside."""
 
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if mode.on_device(args[0]):
+        on_device = mode.on_device(args[0])
+        mode.core.origins.note_leaves(args[0], on_device, for_list=True)
+        if on_device:
             detail = METRIC_RESULT if trees.is_result(args[0]) else ""
-            mode.core.wait(name, "read", call=name, detail=detail)
+            mode.core.wait(name, "read", call=name, detail=detail, about=args)
         else:
             mode.core.races.check_host_access(args[0], False, name)
         local.quiet += 1
@@ -243,6 +245,7 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     tensor = args[0]
     state = mode.core.placement.state_of(tensor)
     index = max(state, HOST)
+    mode.core.origins.note_leaves(tensor, index >= 0)
     if index < 0:
         array = func(*args, **kwargs)
         return mode.core.races.watch_array(tensor, array) if state == PINNED else array
@@ -255,6 +258,14 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
         mode.core, index, HOST, non_blocking=False, nbytes=tensor.nbytes, call="Tensor.numpy", fresh=True
     )
     return func(tensor, force=True).copy()
+
+
+@handles(Tensor.unbind, torch.unbind)
+def _unbind(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Note loops over a tensor, whose ``__iter__`` calls this."""
+    if args and mode.on_device(args[0]):
+        mode.core.origins.note_iteration(args[0])
+    return func(*args, **kwargs)
 
 
 # -- what ATen does differently below a mode -----------------------------------------------------------

@@ -80,8 +80,8 @@ class WaitRecorder:
         basis: str = "",
         batch: bool | None = None,
         depth: int = 1,
-    ) -> None:
-        """Count a wait at the stack of the caller's `depth`-th caller."""
+    ) -> int:
+        """Count a wait at the stack of the caller's `depth`-th caller; return the number of its site."""
         stack = stacks.capture(depth + 1) + local.above
         key = (operator, mechanism, call, detail, stack, node, forward, basis, batch)
         strand = self.strands.here().number
@@ -113,6 +113,7 @@ class WaitRecorder:
                 self._ending[site] = self.ends_iteration(stacks.resolve(stack))
             if self._ending[site]:
                 self._mark("wait", f"wait#{site}", self.strands.here().thread, stack)
+        return site
 
     def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
         """Record a mark where a step begins or ends; marks that end steps advance the tick.

@@ -61,13 +61,18 @@ def capture(depth: int = 1) -> RawStack:
     return tuple(numbers)
 
 
+def keep_code(code: CodeType) -> None:
+    """Keep a code object alive, so that its id stays its own and can be in a `RawStack`."""
+    _codes.setdefault(id(code), code)
+
+
 def users_line() -> SourceLine | None:
     """Return the innermost running line of the user's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if not is_own(code.co_filename) and not library_of(code.co_filename):
-            _codes.setdefault(id(code), code)
+            keep_code(code)
             line = _resolve_frame(id(code), frame.f_lasti)
             if line is not None and line.is_user:
                 return line

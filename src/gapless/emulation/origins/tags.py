@@ -1,0 +1,89 @@
+"""Tags on storages: where the values come from, and what was done with them."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from types import FrameType
+from typing import Any
+
+import torch
+
+from gapless.emulation.support import stacks
+
+Place = tuple[int, int]
+"""A running line: ``(id(code), f_lasti)``, as in a `RawStack`."""
+
+ORIGIN = "_gapless_origin"
+"""Attribute of a storage: its `Tag`."""
+SENT = "_gapless_sent"
+"""Attribute of a storage: what was copied from it to the device last, by part."""
+WALKED = "_gapless_walked"
+"""Attribute of a storage on the device: the loop that walks over its elements."""
+SHARED = "_gapless_shared"
+"""Attribute of a storage: NumPy may write to it unseen."""
+
+COPIED_BACK, BATCH, NUMPY, MADE = 4, 3, 2, 1
+"""Strengths of origins: of several arguments' origins a result has the strongest."""
+
+
+class Tag:
+    """An origin: its strength, the call and the line, and the line where values may have left torch before.
+
+    There is one object for each distinct origin, so that many storages share it.
+    """
+
+    __slots__ = ("name", "place", "source", "strength")
+
+    def __init__(self, strength: int, name: str, place: Place | None, source: Place | None = None) -> None:
+        self.strength, self.name, self.place, self.source = strength, name, place, source
+
+
+@cache
+def keeps_attributes() -> bool:
+    """Whether torch keeps attributes of a storage for as long as the storage lives (2.13 and later do)."""
+    tensor = torch.empty(1)
+    tensor.untyped_storage().__dict__[ORIGIN] = None
+    return ORIGIN in tensor.untyped_storage().__dict__
+
+
+def attributes_of(tensor: torch.Tensor) -> dict[str, Any] | None:
+    """Return the attributes of a tensor's storage; None if it has none, as a sparse tensor has not."""
+    try:
+        attributes: dict[str, Any] = tensor.untyped_storage().__dict__
+    except (NotImplementedError, RuntimeError, ValueError):
+        return None
+    return attributes
+
+
+def tag_of(tensor: torch.Tensor) -> Tag | None:
+    """Return the tag of a tensor's storage."""
+    attributes = attributes_of(tensor)
+    return attributes.get(ORIGIN) if attributes else None
+
+
+_users: dict[int, bool] = {}
+"""Whether code, by its id in `stacks`, is the user's own."""
+
+
+def users_frame() -> FrameType | None:
+    """Return the innermost running frame of the user's own code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        users = _users.get(id(code))
+        if users is None:
+            stacks.keep_code(code)  # so that its id stays its own
+            file = code.co_filename
+            users = not stacks.is_own(file) and not stacks.library_of(file) and not file.startswith("<frozen")
+            _users[id(code)] = users
+        if users:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def users_place() -> Place | None:
+    """Return the innermost running line of the user's own code."""
+    frame = users_frame()
+    return None if frame is None else (id(frame.f_code), frame.f_lasti)

@@ -1,0 +1,123 @@
+"""`SiteTally`: what the waits at one site were for, and what nearly all of them have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TypeVar
+
+from gapless.emulation.origins.loops import as_line
+from gapless.emulation.origins.sameness import ASSUMED, REFILLED, UNCHANGED
+from gapless.emulation.origins.tags import BATCH, COPIED_BACK, MADE, NUMPY, Place, Tag
+from gapless.model.cause import Origin, OriginKind
+
+_Value = TypeVar("_Value")
+
+_AGREEING = 0.9
+"""Share of the waits after the first step that must have the same origin for it to be reported."""
+_MAX_TAGS = 64
+"""Distinct origins of one site that are counted; more of them would not agree."""
+_MIN_COMPARED = 2
+"""Copies whose bytes were compared before "unchanged" or "refilled" is reported."""
+
+
+class SiteTally:
+    """Counts of the waits at one site after the first step in which it waited."""
+
+    __slots__ = (
+        "_answers", "_calls", "_first", "_last", "_loops", "_reads_table", "_steps", "_tables", "_tags",
+    )  # fmt: skip
+
+    def __init__(self, tick: int) -> None:
+        self._first = self._last = tick
+        self._calls = self._steps = 0
+        self._tags: Counter[Tag | None] = Counter()
+        self._answers: Counter[str] = Counter()
+        self._loops: Counter[Place | None] = Counter()
+        self._tables: Counter[Tag | None] = Counter()
+        self._reads_table = 0
+
+    def _counts(self, tick: int) -> bool:
+        """Whether a wait at `tick` counts; if it does, count it and its step."""
+        if tick == self._first:
+            return False
+        self._steps += tick != self._last
+        self._last = tick
+        self._calls += 1
+        return True
+
+    def add_sent(self, tick: int, tag: Tag | None, answers: set[str | None], earlier: int) -> None:
+        """Add a copy to the device of values with this tag; `answers` compare them with earlier copies.
+
+        If the memory was copied once before, at the tick `earlier`, that copy was of no new memory.
+        """
+        if not self._counts(tick):
+            return
+        if earlier > self._first:
+            self._answers[""] -= 1
+        if tag in self._tags or len(self._tags) < _MAX_TAGS:
+            self._tags[tag] += 1
+        if answers and None not in answers:
+            self._answers[next((each for each in ("", REFILLED, ASSUMED) if each in answers), UNCHANGED)] += 1
+
+    def add_table(self, tick: int, tag: Tag | None) -> None:
+        """Add a read of an index into a tensor on the CPU that has this tag.
+
+        A part of a batch, or of what was copied from the device, is no table.
+        """
+        if self._counts(tick) and (tag is None or tag.strength < BATCH):
+            self._reads_table += 1
+            self._tables[tag] += 1
+
+    def add_read(self, tick: int, loop: Place | None) -> None:
+        """Add a read of an element for this loop, or of another tensor."""
+        if self._counts(tick):
+            self._loops[loop] += 1
+
+    def decide(self) -> Origin | None:
+        """Return the origin that nearly all waits agree on, the first that applies."""
+        is_refilled = self._compared_as(REFILLED)
+        for kind, line, tag in self._candidates(is_refilled):
+            return Origin(
+                kind=kind,
+                line=as_line(line),
+                name=tag.name if tag is not None else "",
+                calls=self._calls,
+                steps=self._steps,
+                refilled=is_refilled,
+                source=as_line(tag.source) if tag is not None and kind == "numpy" else None,
+                certain=not (kind == "unchanged" and self._answers[ASSUMED] > 0),
+            )
+        return None
+
+    def _candidates(self, is_refilled: bool) -> Iterator[tuple[OriginKind, Place | None, Tag | None]]:
+        """Yield the kinds that apply, with line and tag, in the order in which they are decided."""
+        if self._reads_table and self._reads_table >= _AGREEING * self._calls:
+            table = self._most_common(self._tables)
+            yield "cpu-table", table.place if table is not None else None, table
+        if loop := self._most_common(self._loops):
+            yield "element", loop, None
+        tag = self._most_common(self._tags)
+        place, strength = (tag.place, tag.strength) if tag is not None else (None, 0)
+        if strength == COPIED_BACK:
+            yield "copied-back", place, tag
+        if strength == BATCH:
+            yield "batch", place, tag
+        if self._compared_as(UNCHANGED, ASSUMED):
+            yield "unchanged", place, tag
+        if is_refilled:
+            yield "refilled", place, tag
+        if strength == NUMPY:
+            yield "numpy", place, tag
+        if strength == MADE:
+            yield "made", place, tag
+
+    def _most_common(self, counts: Counter[_Value]) -> _Value | None:
+        """Return what nearly all waits have in common; None if they have nothing."""
+        common = counts.most_common(1)
+        return common[0][0] if common and common[0][1] >= _AGREEING * self._calls else None
+
+    def _compared_as(self, *answers: str) -> bool:
+        """Whether nearly all comparisons with earlier copies gave one of these answers."""
+        agreeing = sum(self._answers[each] for each in answers)
+        return agreeing >= _MIN_COMPARED and agreeing >= _AGREEING * self._answers.total()

@@ -1,0 +1,296 @@
+"""Where values on the CPU come from, by the site of the wait for them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import gapless
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.origins.tags import keeps_attributes
+from gapless.model import Site
+from gapless.model.cause import Origin
+
+pytestmark = pytest.mark.skipif(not keeps_attributes(), reason="this torch keeps no attributes of storages")
+
+Step = Callable[[int], object]
+GPU = "cuda"
+
+
+def sites(step: Step, steps: int = 6) -> list[Site]:
+    """Return the sites of `step`, called with numbers of steps."""
+    with Emulator() as emulator:
+        for number in range(steps):
+            step(number)
+            gapless.step()
+        return list(emulator.session().sites)
+
+
+def origins(step: Step, mechanism: str = "h2d") -> list[Origin | None]:
+    return [site.cause for site in sites(step) if site.mechanism == mechanism]
+
+
+def kinds(step: Step, mechanism: str = "h2d") -> list[str]:
+    return [origin.kind if origin is not None else "" for origin in origins(step, mechanism)]
+
+
+def host_line(step: Step) -> str:
+    """Return the source of the line that the first copy to the device comes from."""
+    origin = origins(step)[0]
+    assert origin is not None
+    assert origin.line is not None
+    return origin.line.code
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t,
+        lambda t: t[1:3],
+        lambda t: t + 1,
+        lambda t: torch.cat([t, torch.zeros(1, dtype=t.dtype)]),
+        lambda t: torch.stack([torch.ones_like(t), t]),
+        lambda t: torch.zeros(4, dtype=t.dtype).copy_(t),
+        lambda t: torch.from_numpy(t.numpy()[1:]),
+        lambda t: torch.as_tensor(t.numpy()),
+        lambda t: list(t)[2],
+    ],
+)
+def test_values_copied_back_are_followed(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def step(number: int) -> None:
+        on_gpu = torch.arange(4, device=GPU)
+        back = on_gpu.cpu()
+        change(back).to(GPU)
+
+    assert kinds(step) == ["copied-back"]
+    assert host_line(step) == "back = on_gpu.cpu()"
+
+
+def test_an_index_is_followed_to_its_copy() -> None:
+    def step(number: int) -> None:
+        rows = torch.rand(5, 2, device=GPU)
+        index = rows[:, 0].argsort().to("cpu")
+        for each in index.split(1):
+            rows[each]
+
+    (origin,) = origins(step)
+    assert origin is not None
+    assert (origin.kind, origin.name, origin.calls) == ("copied-back", "Tensor.to", 25)
+
+
+def test_arrays_of_new_memory_only_probably_come_from_the_device() -> None:
+    def step(number: int) -> None:
+        array = torch.rand(4, device=GPU).cpu().numpy()
+        torch.from_numpy(np.sort(array)).to(GPU)
+        torch.tensor(torch.rand(4, device=GPU).cpu().tolist()).to(GPU)
+
+    for origin in origins(step):
+        assert origin is not None
+        assert origin.kind == "numpy"
+        assert origin.source is not None
+        assert ".cpu()" in origin.source.code
+
+
+def test_numbers_beside_an_array_are_not_said_to_come_from_it() -> None:
+    def step(number: int) -> None:
+        torch.rand(4, device=GPU).cpu().numpy()
+        torch.tensor([number, 3], device=GPU)
+
+    (origin,) = origins(step)
+    assert origin is not None
+    assert (origin.kind, origin.source) == ("made", None)
+
+
+def test_what_is_copied_unchanged_in_each_step() -> None:
+    table, bytes_ = torch.arange(70_000), torch.zeros(3)
+
+    def step(number: int) -> None:
+        table.to(GPU)
+        bytes_.to(GPU)
+        bytes_.to(GPU)
+
+    assert set(kinds(step)) == {"unchanged"}
+    assert all(origin is not None and origin.certain for origin in origins(step))
+
+
+def test_equal_bytes_are_not_unchanged() -> None:
+    def step(number: int) -> None:
+        torch.tensor([number == 99]).to(GPU)
+        torch.zeros(4).to(GPU)
+
+    assert kinds(step) == ["made", "made"]
+
+
+def test_buffers_refilled_in_place() -> None:
+    slots = [torch.empty(4) for _ in range(2)]
+    shared = torch.empty(1 << 18)
+    arrays: list[np.ndarray] = []
+
+    def by_torch(number: int) -> None:
+        slots[number % 2].copy_(torch.rand(4)).to(GPU)
+
+    def by_numpy(number: int) -> None:
+        arrays[:] = arrays or [shared.numpy()]
+        arrays[0][number] = number + 1  # one element, which no sample need hold
+        shared.to(GPU)
+
+    for step in (by_torch, by_numpy):
+        (site,) = [site for site in sites(step, 9) if site.mechanism == "h2d"]
+        assert site.cause is not None
+        assert (site.cause.kind, site.cause.refilled) == ("refilled", True)
+
+
+def test_what_changes_now_and_then_is_neither() -> None:
+    table = torch.zeros(3)
+
+    def step(number: int) -> None:
+        if number % 3 == 0:
+            table.add_(1)
+        table.to(GPU)
+
+    assert kinds(step) == [""]
+
+
+def test_one_helper_makes_what_three_lines_copy() -> None:
+    def causal(size: int) -> torch.Tensor:
+        return torch.ones(size, size).tril()
+
+    def step(number: int) -> None:
+        causal(3).to(GPU)
+        causal(3).cuda()
+        torch.zeros(3, 3, device=GPU) * causal(3).to(GPU)
+
+    lines = [(origin.kind, origin.name, origin.line) for origin in origins(step) if origin is not None]
+    assert len(lines) == 3
+    assert len(set(lines)) == 1
+    assert lines[0][:2] == ("made", "torch.ones")
+
+
+def test_batches_are_known_after_arithmetic() -> None:
+    loader = DataLoader(TensorDataset(torch.rand(12, 3)), batch_size=2)
+
+    def run() -> list[Site]:
+        with Emulator() as emulator:
+            for (x,) in loader:
+                (x * 2).to(GPU)
+                gapless.step()
+            return list(emulator.session().sites)
+
+    (site,) = run()
+    assert site.cause is not None
+    assert site.cause.kind == "batch"
+
+
+def loop_over(values: torch.Tensor) -> None:
+    for value in values:
+        value.item()
+
+
+def comprehension_over(values: torch.Tensor) -> None:
+    [float(value) for value in values]
+
+
+def numbered_over(values: torch.Tensor) -> None:
+    for _, row in enumerate(values.unbind(0)):
+        bool(row > 1) if row.dim() else row.item()
+
+
+def over_rows(values: torch.Tensor) -> None:
+    for row in values.view(2, -1):
+        row.tolist()
+
+
+@pytest.mark.parametrize("walk", [loop_over, comprehension_over, numbered_over, over_rows])
+def test_elements_of_a_tensor_that_a_loop_walks_over(walk: Callable[[torch.Tensor], None]) -> None:
+    def step(number: int) -> None:
+        walk(torch.rand(4, device=GPU))
+
+    assert set(kinds(step, "read")) == {"element"}
+
+
+def unpacked(values: torch.Tensor) -> None:
+    first, second = values
+    first.item()
+    second.item()
+
+
+def written(values: torch.Tensor) -> None:
+    for value in values:
+        values[0] += 1
+        value.item()
+
+
+def after_the_loop(values: torch.Tensor) -> None:
+    for value in values:
+        value + 1
+    values[1].item()
+
+
+def computed(values: torch.Tensor) -> None:
+    for value in values:
+        (value + 1).item()
+
+
+@pytest.mark.parametrize("other", [unpacked, written, after_the_loop, computed])
+def test_other_reads_are_no_elements(other: Callable[[torch.Tensor], None]) -> None:
+    def step(number: int) -> None:
+        other(torch.rand(2, device=GPU))
+
+    assert "element" not in kinds(step, "read")
+
+
+def test_an_index_into_a_table_on_the_cpu() -> None:
+    table = torch.linspace(0, 1, 8)
+
+    def step(number: int) -> None:
+        table[torch.tensor(3, device=GPU)]
+        table.to(GPU)[torch.tensor(3, device=GPU)]
+
+    assert kinds(step, "read") == ["cpu-table", ""]
+
+
+def test_a_part_of_what_was_copied_back_is_no_table() -> None:
+    def step(number: int) -> None:
+        values = torch.rand(4, device=GPU)
+        values.cpu()[values.argmax()]
+
+    assert kinds(step, "read") == [""]
+
+
+def test_nothing_is_kept_alive() -> None:
+    kept: list[weakref.ref[object]] = []
+
+    def step(number: int) -> None:
+        device = torch.rand(4, device=GPU)
+        host, new = device.cpu(), torch.ones(3)
+        for value in device:
+            value.item()
+        new.to(GPU)
+        host.numpy()
+        kept.extend(map(weakref.ref, (device, host, new, host.untyped_storage())))
+
+    with Emulator():
+        for number in range(3):
+            step(number)
+            gapless.step()
+        gc.collect()
+        assert not any(reference() is not None for reference in kept)
+
+
+def test_a_site_with_its_cause_is_saved(tmp_path: object) -> None:
+    from gapless.model.session import decode, encode
+
+    table = torch.rand(3)
+    with Emulator() as emulator:
+        for _ in range(5):
+            table.to(GPU)
+            gapless.step()
+        session = emulator.session()
+    assert session.sites[0].cause is not None
+    assert decode(encode(session)).sites == session.sites
