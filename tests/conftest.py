@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,13 @@ import hypothesis
 import pytest
 
 os.environ["GAPLESS_HOST"] = "usual"  # no test depends on how fast this machine is
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker inherits all this
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # pytest keeps what failed tests wrote
+    # Killed processes leave files; the path is short, since sockets in it may have 108 characters.
+    tempfile.tempdir = tempfile.mkdtemp(prefix="t-")
+    os.environ["TMPDIR"] = fork_server.ENVIRONMENT["TMPDIR"] = tempfile.tempdir
+    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
 # How long an example takes is no property of the code: other processes use the machine, too.
 # Two runs of one commit test the same examples; `make fuzz` draws new ones.

@@ -44,9 +44,9 @@ READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", 
 """Variables with these beginnings are read before a copy could see another value."""
 _OURS = ("PYTEST", "NO_COLOR", "FORCE_COLOR")
 _CACHE = Path(__file__).parents[1] / ".pytest_cache"
-os.environ.setdefault(
-    "MPLCONFIGDIR", str(_CACHE / "matplotlib")
-)  # its list of fonts is not for the user's home
+# Lists of fonts and compiled code are not for the user's home, nor for a folder that all users share.
+os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE / "torchinductor"))
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
 ENVIRONMENT |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "GAPLESS_HOST": "usual"}
 """What a started process is given: nothing that torch, a library or a test has set since in this one."""

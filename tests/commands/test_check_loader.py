@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import finish, start
 
+from gapless.model.session import load
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied here")
 
@@ -160,3 +162,16 @@ def test_who_will_not_wait_gets_the_report_without(train, tmp_path, number, stat
     assert "GAP120 pageable-copy" in result.stdout
     assert "measuring the loaders was interrupted" in " ".join(result.stdout.split())
     assert "Traceback" not in result.stderr
+
+
+def test_a_process_that_is_killed_while_loaders_are_measured_has_saved_its_session(write, python, tmp_path):
+    deadly = "        if os.getpid() != SCRIPT:\n            os.kill(SCRIPT, signal.SIGKILL)\n            os._exit(0)\n"
+    write(
+        "train.py",
+        "import os, signal\nSCRIPT = os.getpid()\n"
+        + TRAIN.replace("        time.sleep(float(sys.argv[1]))\n", deadly),
+    )
+    process = python(*CHECK, "-o", "run.json", "train.py", "0", "map", "0")
+    assert process.returncode == -signal.SIGKILL
+    assert len(load(str(tmp_path / "run.json")).marks) >= 3
+    assert [path.name for path in tmp_path.glob("*.json*")] == ["run.json"]

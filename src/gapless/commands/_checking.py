@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +27,7 @@ from gapless.commands._loaders import Loaders
 from gapless.commands._progress import Progress
 from gapless.emulation.options import EmulatorOptions
 from gapless.errors import EXIT_FINDINGS, GaplessError, UnreadableInput
+from gapless.files.output import is_stream
 from gapless.model import Recurrence, Report, Session, StepMark
 from gapless.model.assumption import Switch
 from gapless.model.offer import Wanted
@@ -237,6 +239,8 @@ class Conclusion:
         what the script compiled.
         """
         requests = {"wanted": self.options.priced_gpus, "what_if": self.options.what_if}
+        if session.environment.dry and not session.ending.is_good:
+            self._save_early(session)
         rerun = self._finishing.attempt(lambda: self._with_values(session, emulator), None)
         if rerun is not None and rerun.failed_dry is not None and not rerun.failed_dry.kept:
             self.status = rerun.ending.status
@@ -246,6 +250,8 @@ class Conclusion:
         recorded = msgspec.structs.replace(recorded, **requests)
         if emulator is None or not self.options.emulator.compiled or not self.watch.speaks:
             return recorded
+        if emulator.compiled.targets:
+            self._save_early(recorded)
         return self._finishing.attempt(
             lambda: add_compile_results(recorded, emulator, self.watch.progress.announce), recorded
         )
@@ -254,6 +260,8 @@ class Conclusion:
         loaders = self.watch.loaders
         if loaders is None:
             return session, document
+        if loaders.have_work(session):
+            self._save_early(session)
         steps = self.watch.tally.count
         results = self._finishing.attempt(
             lambda: loaders.examine_session(session, document, steps), (session, document)
@@ -269,6 +277,7 @@ class Conclusion:
             return session, document
         from gapless.commands._remedies import Remedies
 
+        self._save_early(session)
         remedies = Remedies(again, self.watch.progress)
         session = self._finishing.attempt(lambda: remedies.try_changes(session, document), session)
         return session, msgspec.structs.replace(document, remedies=session.remedies)
@@ -297,8 +306,18 @@ class Conclusion:
         lacks = any(memory.ends_it for memory in report.memory)
         return lacks and self.options.fit.tries and not _ranks.several()
 
+    def _save_early(self, session: Session) -> None:
+        """Save the session before work that takes long: nobody may be able to, if the process is killed in it.
+
+        `_save` replaces it, and reports what keeps it from being saved.
+        """
+        self._session = session
+        if self._output and not self._finishing.hurried and not is_stream(self._output):
+            with suppress(UnreadableInput):
+                save(session, self._output)
+
     def _save(self, session: Session) -> None:
-        """Save the session, once; a failure is reported, and does not keep the report from being shown."""
+        """Save the session, for good; a failure is reported, and does not keep the report from being shown."""
         self._session = session
         if not self._output:
             return

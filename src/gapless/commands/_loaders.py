@@ -45,6 +45,11 @@ class Loaders:
         length = length_of(use.loader) if use.loader is not None else 0
         return use.per_step(self._uses.steps), max(length, 0)
 
+    def have_work(self, session: Session) -> bool:
+        """Whether `examine_session` has anything to measure."""
+        measured = session.loaders  # by the process that made the steps, if this one started it
+        return not measured and bool(self._uses.uses) and can_measure(session)
+
     def examine_session(self, session: Session, draft: Report, steps: int) -> tuple[Session, Report]:
         """Return `session` with what the loaders do, and the `draft` of its report with notes on how that was
         measured; both unchanged if no loader was iterated.
@@ -52,8 +57,7 @@ class Loaders:
         A request to end the process is obeyed: the session then has what was measured so far.
         """
         self._uses.stop()
-        measured = session.loaders  # by the process that made the steps, if this one started it
-        if measured or not self._uses.uses or not can_measure(session):
+        if not self.have_work(session):
             return session, draft
         from gapless.capture.signals import INTERRUPTED, TERMINATED, Terminated, terminable
         from gapless.loading.examine import Interrupted
