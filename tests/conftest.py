@@ -20,7 +20,8 @@ import pytest
 os.environ["GAPLESS_HOST"] = "usual"  # no test depends on how fast this machine is
 
 if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker inherits all this
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # pytest keeps what failed tests wrote
+    # Pytest keeps what failed tests wrote where it would without this.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     # Killed processes leave files; the path is short, since sockets in it may have 108 characters.
     tempfile.tempdir = tempfile.mkdtemp(prefix="t-")
     os.environ["TMPDIR"] = fork_server.ENVIRONMENT["TMPDIR"] = tempfile.tempdir

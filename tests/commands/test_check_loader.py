@@ -165,12 +165,9 @@ def test_who_will_not_wait_gets_the_report_without(train, tmp_path, number, stat
 
 
 def test_a_process_that_is_killed_while_loaders_are_measured_has_saved_its_session(write, python, tmp_path):
-    deadly = "        if os.getpid() != SCRIPT:\n            os.kill(SCRIPT, signal.SIGKILL)\n            os._exit(0)\n"
-    write(
-        "train.py",
-        "import os, signal\nSCRIPT = os.getpid()\n"
-        + TRAIN.replace("        time.sleep(float(sys.argv[1]))\n", deadly),
-    )
+    deadly = "os.getpid() == SCRIPT or (os.kill(SCRIPT, signal.SIGKILL), os._exit(0))"
+    changed = TRAIN.replace("time.sleep(float(sys.argv[1]))", deadly)
+    write("train.py", f"import os, signal\nSCRIPT = os.getpid()\n{changed}")
     process = python(*CHECK, "-o", "run.json", "train.py", "0", "map", "0")
     assert process.returncode == -signal.SIGKILL
     assert len(load(str(tmp_path / "run.json")).marks) >= 3

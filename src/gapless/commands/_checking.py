@@ -307,9 +307,9 @@ class Conclusion:
         return lacks and self.options.fit.tries and not _ranks.several()
 
     def _save_early(self, session: Session) -> None:
-        """Save the session before work that takes long: nobody may be able to, if the process is killed in it.
+        """Save the session before work that takes long, in which the process may be killed.
 
-        `_save` replaces it, and reports what keeps it from being saved.
+        `_save` replaces the file, and reports what keeps it from being written.
         """
         self._session = session
         if self._output and not self._finishing.hurried and not is_stream(self._output):
@@ -317,7 +317,7 @@ class Conclusion:
                 save(session, self._output)
 
     def _save(self, session: Session) -> None:
-        """Save the session, for good; a failure is reported, and does not keep the report from being shown."""
+        """Save the reported session; a failure is said, and does not keep the report from being shown."""
         self._session = session
         if not self._output:
             return
