@@ -20,6 +20,8 @@ _DEVICE_NAMES = ("dev", "cuda", "gpu")
 """Names of variables that are devices."""
 _PRIMARY = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 """Expressions on which a method can be called without brackets."""
+_VIEWS = ("detach", "view", "reshape", "squeeze", "unsqueeze", "flatten", "t", "transpose", "permute")
+"""Methods whose results share memory with their tensor."""
 _MAX_QUOTED_CHARS = 70
 """Longer expressions are not quoted: advice must stay readable."""
 _MAX_LINE_CHARS = 100
@@ -113,6 +115,26 @@ class Code:
         """Return the text of the object of a method call (``loss`` in ``loss.item()``); "" for a plain
         function."""
         return self.primary(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+    def kept(self, node: ast.expr) -> str:
+        """Return the text of the tensor `node` as something to keep for later, a copy if it may change.
+
+        A copy on the CPU shows no later changes in place; an attribute or an element kept on the GPU does: a
+        weight, a running mean.
+
+        >>> line = parse_line("history.append(model.weight.detach().cpu())")
+        >>> line.kept(line.only_call("cpu").func.value)
+        'model.weight.detach().clone()'
+        """
+        base = node
+        while (
+            isinstance(base, ast.Call)
+            and called_name(base) in _VIEWS
+            and isinstance(base.func, ast.Attribute)
+        ):
+            base = base.func.value
+        text = self.primary(node)
+        return f"{text}.clone()" if text and isinstance(base, (ast.Attribute, ast.Subscript)) else text
 
     def only_subscript(self) -> ast.Subscript | None:
         """Return the subscript of the line if there is exactly one, else None."""

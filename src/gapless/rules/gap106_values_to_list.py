@@ -62,7 +62,8 @@ class ValuesToList(WaitRule):
         subject = code.subject(call)
         appended = code.only_call("append", "extend")
         if subject and appended is not None and appended.args == [call]:
-            kept = code.replace((appended, f"{code.subject(appended)}.append({subject}.detach())"))
+            detached = f"{subject}.detach()" + (".clone()" if code.kept(call.func.value) != subject else "")
+            kept = code.replace((appended, f"{code.subject(appended)}.append({detached})"))
             if kept:
                 return f"keep the tensor: `{kept}`, and read all of them at once, every N steps"
         if not subject:

@@ -84,7 +84,7 @@ def _advise_copy(code: Code) -> str:
         return ""
     appended = code.only_call("append", "extend")
     if appended is not None and appended.args == [call]:
-        kept = code.replace((call, subject))
+        kept = code.replace((call, code.kept(call.func.value)))
         if kept:
             return f"collect on the GPU: `{kept}`, and copy all at once after many steps"
     return (
