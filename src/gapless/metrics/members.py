@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """Arguments, name and metric of the members whose ``update`` must be called."""
     first: Statistic | None
     histories: list[UpdateHistory]
-    """UpdateHistorys of members that do not share the collection's."""
+    """Histories of updates, of members that do not share the collection's."""
 
 
 def iter_members(

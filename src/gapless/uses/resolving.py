@@ -12,7 +12,7 @@ from gapless.uses.meaning import values_of
 from gapless.uses.source_files import FUNCTIONS, Function, Project, SourceFile, called_name, last_name
 
 _MAX_CALLERS = 12
-"""CallGraph of one function that are followed."""
+"""Calls of one function that are followed."""
 _MAX_DEPTH = 4
 """Bases, imports and assignments that a name is looked up through."""
 

@@ -34,14 +34,14 @@ _READERS = frozenset(
         "is_nonzero",
     }
 )
-"""CallGraph whose result is the value that was read."""
+"""Calls whose result is the value that was read."""
 _SELECTS = frozenset(
     {"nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "unbind"}
 )
 _OWN_RULES = frozenset(
     {"repeat_interleave", "bincount", "histc", "one_hot", "masked_fill", "masked_fill_", "multinomial"}
 )
-"""CallGraph of which the operator's own rule knows what to write, whatever its result is for."""
+"""Calls of which the operator's own rule knows what to write, whatever its result is for."""
 _SHOWN = ("__format__", "__str__", "__repr__")
 _TRUTH = ("__bool__", "is_nonzero", "__contains__")
 
