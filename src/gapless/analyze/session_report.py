@@ -21,6 +21,7 @@ from gapless.analyze.loaders import reprice_for_steps, with_input_limit
 from gapless.analyze.memory_report import replay_memory, with_longest
 from gapless.analyze.offers import offers, with_costs
 from gapless.analyze.run.assumed import decisions
+from gapless.analyze.run.causes import join_causes
 from gapless.analyze.run.counted import select_events
 from gapless.analyze.run.failed_dry import with_failed_dry
 from gapless.analyze.run.frequency import frequency
@@ -45,6 +46,7 @@ from gapless.model.memory_report import MemoryReport
 from gapless.model.planned import Planned
 from gapless.model.readiness import Readiness
 from gapless.model.tally import UNTRAINED
+from gapless.rules.causes import remedy_by_cause
 
 
 def report(
@@ -77,7 +79,7 @@ def draft(
     phases = Phases(session, steps, loops)
     steps = replace(steps, mixed=phases.steps())
     groups = group_events(session, steps, loops, phases)
-    groups = groups if by_line else merge_groups(groups, session, steps)
+    groups = groups if by_line else join_causes(merge_groups(groups, session, steps), session, steps)
     waits = [_make_finding(group, session, steps, read) for group in groups]
     name = noun(steps, session.marks, loops, read)
     estimate, waits = _estimate_prices(session, steps, groups, waits) if priced else (None, waits)
@@ -249,19 +251,26 @@ def _make_finding(group: Group, session: Session, steps: RunSteps, read: ReadSou
     timing = frequency(group, steps)
     sites = [session.sites[number] for number in group.by_site]
     evidence = (*source_basis(sites), *_fallback_notes(sites, session))
-    hit = Hit(evidence=evidence, remedy=group.remedy, bytes=group.bytes)
+    change = group.change or remedy_by_cause(sites[0])[1]
+    hit = Hit(evidence=evidence, remedy=group.remedy, change=change, bytes=group.bytes)
     if happens_once(group, session, steps, read):
         hit = msgspec.structs.replace(hit, remedy=FINE, change=f"{NOTHING}: it is outside the training loop")
     result = finding(
         group.rule,
         hit,
         timing,
-        sites=tuple(dict.fromkeys(session.sites[number] for number, _ in group.by_site.most_common())),
+        sites=tuple(dict.fromkeys(_own_sites_first(group, session))),
         line=group.line,
         backward=group.backward,
     )
-    ways = callers(group, session, steps, timing.waits)
+    ways = callers(group, session, steps, timing.waits) if not group.change else ()
     return msgspec.structs.replace(result, spots=spots(group, steps), callers=ways)
+
+
+def _own_sites_first(group: Group, session: Session) -> Iterator[Site]:
+    """Yield a group's sites, those of its own line before those that follow from it, most waits first."""
+    sites = [session.sites[number] for number, _ in group.by_site.most_common()]
+    yield from sorted(sites, key=lambda site: bool(group.change) and site.line != group.line)
 
 
 def _remarks(steps: RunSteps, cut: float) -> tuple[str, ...]:

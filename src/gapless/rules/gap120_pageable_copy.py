@@ -120,7 +120,8 @@ class PageableCopy(WaitRule):
         if is_in_dataset(site):
             return _WHOLE_BATCHES
         code = parse_waiting_line(site)
-        pinning = _PINNING if site.batch is not False else _NO_BATCH
+        is_batch = site.cause is not None and site.cause.kind == "batch"
+        pinning = _PINNING if site.batch is not False or is_batch else _NO_BATCH
         moved = _advise_pinning(code, pinning) if code is not None else ""
         if moved.endswith(pinning) and site.line is not None:
             if site.line.function.endswith("forward"):

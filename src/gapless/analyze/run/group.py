@@ -12,6 +12,7 @@ from gapless.analyze.run.phases import Phases
 from gapless.analyze.run.steps import RunSteps
 from gapless.model import Recurrence, Session, Site, SourceLine, WaitRule, user_line
 from gapless.rules import match_rule
+from gapless.rules.causes import remedy_by_cause
 
 _Description = tuple[WaitRule, SourceLine, str, bool]
 
@@ -49,6 +50,7 @@ class Group:
     phase: Recurrence | None = None
     parts: tuple[Group, ...] = ()
     loop: int = -1
+    change: str = ""
 
     @property
     def total(self) -> int:
@@ -185,7 +187,7 @@ def _describe(site: Site) -> _Description:
     rule = match_rule(site)
     # The user's own backward code waits at its own line, not at a line of the forward pass.
     backward = site.in_backward and bool(site.forward) and site.line == user_line(site.forward)
-    return rule, site.line or UNKNOWN, rule.remedy(site), backward
+    return rule, site.line or UNKNOWN, remedy_by_cause(site)[0] or rule.remedy(site), backward
 
 
 def _sites_in_loop(session: Session, steps: RunSteps, loops: Sequence[Loop]) -> set[int]:

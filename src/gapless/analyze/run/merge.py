@@ -11,6 +11,7 @@ from gapless.analyze.run.group import Group
 from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session, Site, SourceLine, Stack
 from gapless.model.finding import Caller, Spot
+from gapless.rules.causes import remedy_by_cause
 
 _MAX_CALLERS = 6
 """Call paths shown for a line; the rest is left out."""
@@ -28,20 +29,23 @@ def merge_groups(groups: Sequence[Group], session: Session, steps: RunSteps) -> 
         first = session.sites[next(iter(group.by_site))]
         key = (
             group.rule.code,
-            group.rule.mended_with(first),
+            remedy_by_cause(first)[0] or group.rule.mended_with(first),
             timing.when,
             timing.every,
             timing.phase,
             group.loop,
         )
         by_change.setdefault(key, []).append(group)
-    return [_join_groups(parts) if len(parts) > 1 else parts[0] for parts in by_change.values()]
+    return [join_groups(parts) if len(parts) > 1 else parts[0] for parts in by_change.values()]
 
 
-def _join_groups(parts: Sequence[Group]) -> Group:
-    """Merge groups; the line with most waits leads, forward before backward."""
+def join_groups(parts: Sequence[Group], leading: Group | None = None) -> Group:
+    """Merge groups: the group `leading`, or else the line with most waits, forward before backward, gives
+    rule, line and remedy."""
     lead = max(parts, key=lambda group: (group.total, not group.backward))
-    forward = next((group for group in parts if group.line == lead.line and not group.backward), lead)
+    forward = leading or next(
+        (group for group in parts if group.line == lead.line and not group.backward), lead
+    )
     by_site: Counter[int] = Counter()
     steps: Counter[int] = Counter()
     for part in parts:

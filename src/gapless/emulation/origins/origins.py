@@ -66,6 +66,7 @@ class Origins:
         tag = self._tags.get(key)
         if tag is None:
             tag = self._tags[key] = Tag(*key)
+        tag.tick = self._tick()
         return tag
 
     def install(self, patches: Patches) -> None:

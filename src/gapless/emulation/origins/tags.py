@@ -30,13 +30,15 @@ COPIED_BACK, BATCH, NUMPY, MADE = 4, 3, 2, 1
 class Tag:
     """An origin: its strength, the call and the line, and the line where values may have left torch before.
 
-    There is one object for each distinct origin, so that many storages share it.
+    There is one object for each distinct origin, so that many storages share it. `tick` is when it was given
+    to a new storage last.
     """
 
-    __slots__ = ("name", "place", "source", "strength")
+    __slots__ = ("name", "place", "source", "strength", "tick")
 
     def __init__(self, strength: int, name: str, place: Place | None, source: Place | None = None) -> None:
         self.strength, self.name, self.place, self.source = strength, name, place, source
+        self.tick = -1
 
 
 @cache

@@ -25,12 +25,14 @@ class SiteTally:
     """Counts of the waits at one site after the first step in which it waited."""
 
     __slots__ = (
-        "_answers", "_calls", "_first", "_last", "_loops", "_reads_table", "_steps", "_tables", "_tags",
+        "_answers", "_calls", "_first", "_fresh", "_last", "_loops", "_reads_table", "_steps", "_tables",
+        "_tags",
     )  # fmt: skip
 
     def __init__(self, tick: int) -> None:
         self._first = self._last = tick
         self._calls = self._steps = 0
+        self._fresh = 0
         self._tags: Counter[Tag | None] = Counter()
         self._answers: Counter[str] = Counter()
         self._loops: Counter[Place | None] = Counter()
@@ -57,6 +59,7 @@ class SiteTally:
             self._answers[""] -= 1
         if tag in self._tags or len(self._tags) < _MAX_TAGS:
             self._tags[tag] += 1
+        self._fresh += tag is not None and tag.tick >= tick - 1
         if answers and None not in answers:
             self._answers[next((each for each in ("", REFILLED, ASSUMED) if each in answers), UNCHANGED)] += 1
 
@@ -107,6 +110,8 @@ class SiteTally:
             yield "unchanged", place, tag
         if is_refilled:
             yield "refilled", place, tag
+        if self._fresh < _AGREEING * self._calls:
+            return  # parts of what was made before the loop: data
         if strength == NUMPY:
             yield "numpy", place, tag
         if strength == MADE:

@@ -1,0 +1,136 @@
+"""Findings by cause: remedies from where values come from, and what one line causes as one finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import gapless
+from gapless.analyze.session_report import report
+from gapless.emulation.emulator import Emulator
+from gapless.emulation.origins.tags import keeps_attributes
+from gapless.model import Finding
+
+pytestmark = pytest.mark.skipif(not keeps_attributes(), reason="this torch keeps no attributes of storages")
+
+GPU = "cuda"
+
+
+def findings(step: Callable[[int], object]) -> tuple[Finding, ...]:
+    """Return the findings on eight steps, worst first, without set-up and first steps."""
+    with Emulator() as emulator:
+        for number in range(8):
+            step(number)
+            gapless.step()
+        session = emulator.session()
+    every = report(session).findings
+    assert sum(finding.frequency.total for finding in every) == session.waits
+    return tuple(finding for finding in every if finding.frequency.when == "every-step")
+
+
+def test_what_one_copy_causes_is_one_finding_at_its_line() -> None:
+    rows, other = torch.rand(6, 2), torch.rand(6)
+
+    def step(number: int) -> None:
+        on_gpu, weights = rows.cuda(non_blocking=True), other.cuda(non_blocking=True)
+        order = on_gpu[:, 0].argsort()
+        index = order.cpu()
+        [on_gpu[each] for each in index.split(1)]
+        weights[index]
+
+    (finding,) = findings(step)
+    assert finding.code == "GAP122"
+    assert finding.line is not None
+    assert finding.line.code == "index = order.cpu()"
+    assert finding.frequency.waits == 8
+    assert sorted(spot.waits for spot in finding.spots) == [1, 1, 6]
+    assert finding.change == "keep `order` on the GPU"
+    assert "causes 7 of the 8 syncs" in finding.remedy
+
+
+def test_a_copy_that_nothing_follows_from_stays_as_it_is() -> None:
+    def step(number: int) -> None:
+        torch.rand(3, device=GPU).cpu()
+
+    (finding,) = findings(step)
+    assert (finding.code, finding.spots) == ("GAP122", ())
+    assert "causes" not in finding.remedy
+
+
+def test_what_follows_from_two_copies_is_two_findings() -> None:
+    def step(number: int) -> None:
+        values = torch.rand(4, 2, device=GPU)
+        first = values[:, 0].argsort().cpu()
+        second = values[:, 1].argsort().cpu()
+        values[first]
+        values[second]
+
+    assert [finding.frequency.waits for finding in findings(step)] == [2, 2]
+
+
+def test_what_one_helper_makes_is_one_finding() -> None:
+    def mask() -> torch.Tensor:
+        return torch.ones(128, 256)
+
+    def step(number: int) -> None:
+        mask().to(GPU)
+        torch.zeros(128, 256, device=GPU).add_(mask().cuda())
+
+    (finding,) = findings(step)
+    assert finding.line is not None
+    assert finding.line.code == "return torch.ones(128, 256)"
+    assert "`device=`" in finding.remedy
+    assert len(finding.spots) == 2
+
+
+def test_what_does_not_change_is_copied_once() -> None:
+    table, weights = torch.rand(128, 256), torch.rand(3)
+
+    def step(number: int) -> None:
+        table.to(GPU)
+        torch.zeros(3, device=GPU) * weights.to(GPU)
+
+    changes = {finding.change for finding in findings(step)}
+    assert changes == {f"copy `{name}` to the GPU once, before the loop" for name in ("table", "weights")}
+
+
+def test_a_buffer_refilled_in_place_is_not_pinned_without_events() -> None:
+    buffer = torch.empty(128, 256)
+
+    def step(number: int) -> None:
+        buffer.copy_(torch.rand(128, 256))
+        buffer.to(GPU)
+
+    (finding,) = findings(step)
+    assert finding.code == "GAP120"
+    assert "event" in finding.remedy
+
+
+def test_elements_of_a_loop_are_read_before_it() -> None:
+    def step(number: int) -> None:
+        boxes = torch.rand(4, device=GPU)
+        total = 0.0
+        for box in boxes:
+            total += box.item()
+            if box:
+                total += 1
+
+    (finding,) = findings(step)
+    assert "`boxes.tolist()`" in finding.remedy
+    assert finding.line is not None
+    assert finding.line.code == "for box in boxes:"
+    assert finding.frequency.waits == 8
+
+
+def test_a_table_on_the_cpu_is_moved_once() -> None:
+    table = torch.linspace(0, 1, 10)
+
+    def step(number: int) -> None:
+        t = torch.tensor(3, device=GPU)
+        table[t]
+
+    finding = next(finding for finding in findings(step) if finding.code == "GAP105")
+    assert finding.change == "move `table` to the GPU once"
+    assert "table.index_select(0, t.reshape(1)).squeeze(0)" in finding.remedy
