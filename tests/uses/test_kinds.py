@@ -174,6 +174,18 @@ def test_no_element_of_a_tensor_that_a_loop_walks(text: str) -> None:
     assert "element" not in kinds_of(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("y = torch.full((3, 4), rate, device=d)", set()),
+        ("y = torch.full((), rate, device=d)", set()),
+        ("y = torch.full((n,), 1.0, device=d)", {"size"}),
+    ],
+)
+def test_what_an_operator_reads_itself(text: str, kinds: set[str]) -> None:
+    assert kinds_of(text, "full", "read", "torch.full") == kinds
+
+
 def test_a_large_function_is_given_up_and_said_to_be_undecided() -> None:
     lines = ["v0 = loss.item()", *(f"v{i} = v{i - 1} + 1" for i in range(1, 600)), "print(v599)"]
     assert kinds_of("\n".join(lines)) == {"undecided"}

@@ -43,6 +43,7 @@ _OWN_RULES = frozenset(
 )
 """Calls of which the operator's own rule knows what to write, whatever its result is for."""
 _SHOWN = ("__format__", "__str__", "__repr__")
+_FILLS = ("full", "new_full")
 _TRUTH = ("__bool__", "is_nonzero", "__contains__")
 
 
@@ -191,7 +192,7 @@ def _start_consumer(flow: Flow, file: SourceFile, node: ast.AST, name: str, call
         _note(flow, file, node, "slice" if bounds else "index")
     elif name == "range":
         _note(flow, file, node, "range")
-    elif name in callees.SIZES:
+    elif name in callees.SIZES and not (name in _FILLS and isinstance(node, ast.Call) and _sizes_given(node)):
         _note(flow, file, node, "size")
     elif name in callees.RETENSOR or (name in callees.TENSOR_METHODS and call != "item"):
         _note(flow, file, node, "tensor")
@@ -200,6 +201,13 @@ def _start_consumer(flow: Flow, file: SourceFile, node: ast.AST, name: str, call
     else:
         return False
     return True
+
+
+def _sizes_given(call: ast.Call) -> bool:
+    """Whether the sizes of a `full` are numbers in the code: what it reads is the value to fill in."""
+    size = call.args[0] if call.args else None
+    parts = size.elts if isinstance(size, (ast.Tuple, ast.List)) else [size]
+    return all(isinstance(part, ast.Constant) for part in parts)
 
 
 def _note(flow: Flow, file: SourceFile, node: ast.AST, kind: UseKind) -> None:
