@@ -93,7 +93,7 @@ def tree_of(file: str, read: ReadSource = source_text) -> ast.Module | None:
         return None
 
 
-@lru_cache(8)
+@lru_cache(64)
 def parse(text: str) -> ast.Module | None:
     """Return the syntax tree of `text`; None if it is not Python."""
     try:

@@ -6,12 +6,15 @@ import linecache
 import os
 import re
 import sys
+from functools import lru_cache
 from types import FrameType
 
 from gapless.emulation.support import stacks
 
 _GRAPH_PATTERN = re.compile(r"\bCUDAGraph\s*\(|\bmake_graphed_callables\s*\(")
 _STREAM_PATTERN = re.compile(r"\bStream\s*\(|\basync_op\s*=\s*True|\b(?:isend|irecv)\s*\(")
+_searched: dict[tuple[re.Pattern[str], str], tuple[list[str], bool]] = {}
+"""Whether a pattern occurs in a file, with the lines in which it was searched."""
 
 
 def speaks_of_streams() -> bool:
@@ -29,13 +32,31 @@ def speaks_of_graphs() -> bool:
 
 def _user_code_matches(pattern: re.Pattern[str]) -> bool:
     files = {file for file in _running_files() if stacks.library_of(file) == ""}
-    folders = {os.path.dirname(file) for file in files}
+    files |= _files_beside(
+        frozenset(map(os.path.dirname, files)), len(sys.modules), next(reversed(sys.modules))
+    )
+    return any(_matches(pattern, file) for file in files)
+
+
+@lru_cache(maxsize=8)
+def _files_beside(folders: frozenset[str], modules: int, newest: str) -> frozenset[str]:
+    """Return the files in `folders` that are loaded; `modules` and `newest` say when others may be."""
     near = tuple(os.path.join(folder, "") for folder in folders)
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.startswith(near) and os.path.dirname(file) in folders:
-            files.add(file)
-    return any(pattern.search("".join(linecache.getlines(file))) for file in files)
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return frozenset(
+        file
+        for file in files
+        if isinstance(file, str) and file.startswith(near) and os.path.dirname(file) in folders
+    )
+
+
+def _matches(pattern: re.Pattern[str], file: str) -> bool:
+    """Whether `pattern` occurs in `file`; searched once for each version that linecache holds."""
+    lines = linecache.getlines(file)
+    searched = _searched.get((pattern, file))
+    if searched is None or searched[0] is not lines:
+        searched = _searched[pattern, file] = lines, pattern.search("".join(lines)) is not None
+    return searched[1]
 
 
 def _running_files() -> set[str]:

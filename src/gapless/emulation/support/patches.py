@@ -15,17 +15,25 @@ class _ModuleIndex:
     def __init__(self, package: str) -> None:
         self._prefix = package + "."
         self._sizes: dict[int, int] = {}
+        self._modules: list[tuple[Any, dict[str, Any]]] = []
+        self._loaded = (0, "")
         self.holders: dict[str, dict[int, Any]] = {}
 
     def refresh(self) -> None:
         """Index modules that are new or whose number of names has changed."""
-        for name, module in list(sys.modules.items()):
-            if name.startswith(self._prefix) or name == self._prefix[:-1]:
-                held = getattr(module, "__dict__", {})
-                if self._sizes.get(id(module)) != len(held):
-                    self._sizes[id(module)] = len(held)
-                    for attribute in held:
-                        self.holders.setdefault(attribute, {})[id(module)] = module
+        loaded = (len(sys.modules), next(reversed(sys.modules)))
+        if self._loaded != loaded:
+            self._loaded = loaded
+            self._modules = [
+                (module, getattr(module, "__dict__", {}))
+                for name, module in list(sys.modules.items())
+                if name.startswith(self._prefix) or name == self._prefix[:-1]
+            ]
+        for module, held in self._modules:
+            if self._sizes.get(id(module)) != len(held):
+                self._sizes[id(module)] = len(held)
+                for attribute in held:
+                    self.holders.setdefault(attribute, {})[id(module)] = module
 
 
 @cache
