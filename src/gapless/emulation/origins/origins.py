@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from gapless import trees
-from gapless.emulation.origins import loops
+from gapless.emulation.origins import element_loops
 from gapless.emulation.origins.sameness import compare_with_last
 from gapless.emulation.origins.tags import (
     BATCH,
@@ -168,7 +168,7 @@ class Origins:
     def note_iteration(self, tensor: Tensor) -> None:
         """Note that a tensor on the device is iterated over."""
         if self._is_recording():
-            loops.note_iteration(tensor)
+            element_loops.note_iteration(tensor)
 
     def _is_recording(self) -> bool:
         return self.enabled and not local.quiet
@@ -217,7 +217,7 @@ class Origins:
         if source is None or attributes is None:
             tally.add_read(tick, None)
             return
-        tally.add_read(tick, loops.walking_loop(source, attributes))
+        tally.add_read(tick, element_loops.walking_loop(source, attributes))
 
     def add_causes(self, sites: Sequence[Site]) -> list[Site]:
         """Return `sites`, in the order of their numbers, each with where its values come from, if known."""

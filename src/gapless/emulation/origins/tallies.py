@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
-from gapless.emulation.origins.loops import as_line
+from gapless.emulation.origins.element_loops import as_line
 from gapless.emulation.origins.sameness import ASSUMED, REFILLED, UNCHANGED
 from gapless.emulation.origins.tags import BATCH, COPIED_BACK, MADE, NUMPY, Place, Tag
 from gapless.model.cause import Origin, OriginKind
