@@ -1,4 +1,5 @@
-"""Changes to a script for ``gapless check --with CHANGE``, to see whether it would fit in memory."""
+"""Changes to a script for ``gapless check --with CHANGE``, to see whether it would fit in memory: checkpoint
+the forward pass of chosen classes, set gradients to None."""
 
 from __future__ import annotations
 

@@ -49,6 +49,7 @@ class DeferredPart(ModuleType):
         vars(self)["_answers"] = answers
 
     def __getattr__(self, name: str) -> Any:
+        """Return the answer for `name` until the module is loaded; load it for any other name."""
         if name.startswith("__"):
             raise AttributeError(name)
         if name in self._answers and self.__name__ not in sys.modules:
