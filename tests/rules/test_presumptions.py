@@ -396,8 +396,10 @@ def test_the_code_that_is_advised_does_not_wait(line: str, tmp_path: Path) -> No
         assert not before
         return
     assert before
-    named = match_rule(before[0])
-    quoted = re.findall(r"`([^`]+)`", named.remedy(before[0]))
+    # Nothing uses what these lines read: their advice would be to delete the read.
+    general = msgspec.structs.replace(before[0], uses=())
+    named = match_rule(general)
+    quoted = re.findall(r"`([^`]+)`", named.remedy(general))
     assert quoted
     after = waits_of(quoted[0], tmp_path)
     assert not [event.operator for event in after], f"{named.code}: {quoted[0]}"

@@ -138,7 +138,7 @@ def test_traps(text: str, kinds: set[str]) -> None:
         ("idx = nonzero(mask)\ny = x[idx]", {"selection"}),
         ("idx = nonzero(mask)\nx[idx] = 0", {"selection"}),
         ("idx = nonzero(mask).squeeze(1)\nloss = F.relu(idx)", {"selection"}),
-        ("idx = nonzero(mask)\nfor i in idx.tolist():\n    print(i)", {"show"}),
+        ("idx = nonzero(mask)\nfor i in idx.tolist():\n    print(i)", {"selection", "show"}),
     ],
 )
 def test_selections(text: str, kinds: set[str]) -> None:

@@ -93,11 +93,15 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Spot(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One of the lines (or its backward) that a finding covers, with its own waits."""
+    """One of the lines (or its backward) that a finding covers, with its own waits.
+
+    `remedy` is what to write instead there, if that differs from the finding's.
+    """
 
     line: SourceLine
     backward: bool = False
     waits: float = 0.0
+    remedy: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -118,6 +118,10 @@ class WaitRule(Rule):
 
     def known_change(self, site: Site) -> str:
         """Return a more specific change for `site` than `change`, or ""."""
+        return ""
+
+    def remedy_together(self, sites: Sequence[Site]) -> str:
+        """Return one change for syncs of the rule on one line or in a row of lines; "" if there is none."""
         return ""
 
     def change_at(self, site: Site) -> str:

@@ -57,6 +57,8 @@ def _place(canvas: Canvas, finding: Finding, spot: Finding | Spot) -> None:
     )
     if line.code and not spot.backward:
         canvas.clip(Text(f"  {_BAR}", style="dim") + canvas.code(line.code))
+    if isinstance(spot, Spot) and spot.remedy:
+        canvas.hang(Text(f"  {_BAR}", style="dim"), Text(spot.remedy, style="green"))
 
 
 def _details(

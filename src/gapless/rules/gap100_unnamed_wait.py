@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import advise_for_library, deciding_frame
+from gapless.rules._by_use import advise_by_use
+from gapless.rules._places import advise_for_library, deciding_frame, parse_waiting_line
 
 _ADVICE = {
-    "read": "keep the value on the GPU, and read it once every N steps instead of in each",
+    "read": "keep the value on the GPU, and read it only where the CPU needs a number",
     "size": "use a form whose result has a fixed size, such as a mask instead of a selection",
     "values": "use a form that needs no values on the CPU, or prepare those values on the CPU beforehand",
     "status": "use the variant that leaves its error code on the GPU, and check the code rarely",
@@ -17,7 +18,7 @@ _ADVICE = {
     "free": "keep the memory: the caching allocator reuses it",
 }
 _CHANGES = {
-    "read": "read the value every N steps",
+    "read": "keep the value on the GPU",
     "size": "use a form whose result has a fixed size",
     "values": "use a form that needs no values on the CPU",
     "status": "use the `_ex` variant, check its code every N steps",
@@ -71,7 +72,8 @@ class UnnamedWait(WaitRule):
         return True
 
     def remedy(self, site: Site) -> str:
-        return advise_for_library(site, _ADVICE.get(site.mechanism, self.advice))
+        by_use = advise_by_use(site, parse_waiting_line(site))
+        return by_use or advise_for_library(site, _ADVICE.get(site.mechanism, self.advice))
 
     def known_change(self, site: Site) -> str:
         return _CHANGES.get(site.mechanism, "") if deciding_frame(site) is None else ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from gapless.model import Site, WaitRule
+from gapless.rules._by_use import advise_by_use, change_by_use, is_only, read_value
 from gapless.rules._code import Code
 from gapless.rules._places import bare_names, parse_waiting_line
 
@@ -12,6 +14,8 @@ _CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__
 _READERS = ("item", "float", "int")
 _READER_NAMES = {"item": ("item",), "__float__": ("float",), "__int__": ("int",)}
 """Names of readers in the code: ``float(size)`` beside ``loss.item()`` need not read a tensor."""
+_MAX_STACK_CHARS = 100
+"""Longer calls are shortened: advice must stay readable."""
 _TENSOR_FACTORIES = ("tensor", "as_tensor", "asarray", "new_tensor", "Tensor", "FloatTensor", "LongTensor")
 
 _COUNTERS = (
@@ -59,7 +63,7 @@ class ItemRead(WaitRule):
     running = torch.zeros((), device=device, dtype=torch.float64)
     for step in range(100):
         loss = train_step()
-        running += loss.detach()
+        running += loss.detach().double()
         if step % 50 == 49:
             average = (running / 50).tolist()  # one sync in 50 steps
             running.zero_()
@@ -77,10 +81,11 @@ class ItemRead(WaitRule):
     code = "GAP101"
     name = "item-read"
     advice = (
-        "keep the value on the GPU (`.detach()`), sum it up there, and read the sum once every N steps; "
-        "`gapless.ops.LogBuffer` collects values from each step and delivers them without a sync"
+        "keep the value on the GPU (`.detach()`); what is summed up, sum there (`.double()`) and read "
+        "where it is "
+        "shown; `gapless.ops.LogBuffer` collects values from each step and delivers them without a sync"
     )
-    change = "read the value at the end, or every N steps"
+    change = "read the value at the end, not in each step"
     leaves = 1
     reach = "function"
 
@@ -91,6 +96,9 @@ class ItemRead(WaitRule):
 
     def remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)
+        if by_use := advise_by_use(site, code):
+            stacked = _advise_stack(code) if code is not None else ""
+            return stacked if stacked and is_only(site, "tensor") else by_use
         if code is None:
             return self.advice
         spelled = _READER_NAMES.get(site.call.rpartition(".")[2], _READERS)
@@ -102,8 +110,26 @@ class ItemRead(WaitRule):
         names = list(dict.fromkeys(f"`{subject}`" for _, subject in reads))
         if 2 <= len(names) <= 4:
             together = f"{', '.join(names[:-1])} and {names[-1]}"
-            return f"keep {together} on the GPU (`.detach()`), and read them together once every N steps"
+            return f"keep {together} on the GPU (`.detach()`), and read them together, with one sync"
         return self.advice
+
+    def known_change(self, site: Site) -> str:
+        return change_by_use(site)
+
+    def remedy_together(self, sites: Sequence[Site]) -> str:
+        """Return how to read what `sites` read with one sync."""
+        values = list(dict.fromkeys(read_value(site) for site in sites))
+        if (
+            not all(values)
+            or len(values) < 2
+            or any(use.kind == "element" for site in sites for use in site.uses)
+        ):
+            return ""
+        stacked = f"torch.stack([{', '.join(values)}]).tolist()"
+        if len(stacked) > _MAX_STACK_CHARS:
+            stacked = f"torch.stack([{values[0]}, …]).tolist()"
+        shown = all(is_only(site, "show") for site in sites)
+        return f"read all {len(values)} with one sync: `{stacked}`{', every N steps' if shown else ''}"
 
 
 def _advise_stack(code: Code) -> str:
@@ -163,25 +189,25 @@ def _advise_single_read(code: Code, call: ast.Call, subject: str) -> str:
         target = code.text(statement.target)
         exact = code.replace((call, f"{kept}.double()"))
         if not exact or _counts(code, call):
-            return f"sum up on the GPU: `{changed}`, and read `{target}` once every N steps"
+            return f"sum up on the GPU: `{changed}`, and read `{target}` where it is shown"
         return (
-            f"sum up on the GPU, in float64 as Python does: `{exact}`, and read `{target}` once every N steps"
+            f"sum up on the GPU, in float64 as Python does: `{exact}`, and read `{target}` where it is shown"
         )
     appended = code.only_call("append")
     if changed and appended is not None and appended.args == [call]:
         values = code.subject(appended)
         return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
     if changed and isinstance(statement, ast.Assign) and statement.value is call:
-        return f"keep it on the GPU: `{changed}`, and read it only where the CPU needs it, every N steps"
+        return f"keep it on the GPU: `{changed}`, and read it only where the CPU needs a number"
     if changed and isinstance(statement, ast.Return):
         return (
             f"`{changed}` alone moves the read to the callers: return the tensor where they can keep it on "
-            "the GPU, and let them read it every N steps"
+            "the GPU, and let them read it where they need a number"
         )
     detached = f" (`{kept}`)" if subject.isidentifier() else ""
     if any(call in outer.args for outer in code.calls("update", "add", "log")):
         return (
-            f"pass `{kept}` on, and read it where it is shown, once every N steps: as a number there "
+            f"pass `{kept}` on, and read it where it is shown: as a number there "
             "(`.item()`), or the text is `tensor(…)`"
         )
-    return f"keep `{subject}` on the GPU{detached}, and read it only once every N steps"
+    return f"keep `{subject}` on the GPU{detached}, and read it only where the CPU needs a number"

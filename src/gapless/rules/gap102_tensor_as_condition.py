@@ -6,6 +6,7 @@ import ast
 import builtins
 
 from gapless.model import Site, WaitRule
+from gapless.rules._by_use import advise_by_use, change_by_use
 from gapless.rules._code import Code, called_name
 from gapless.rules._places import bare_names, parse_waiting_line
 
@@ -61,14 +62,27 @@ class TensorAsCondition(WaitRule):
 
     def remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)
-        if code is None:
-            return self.advice
-        return _advise_min_max(code) or _advise_check(code) or _advise_branch(code) or self.advice
+        own = _advise_own(code, site) if code is not None else ""
+        return own or advise_by_use(site, code) or self.advice
 
     def known_change(self, site: Site) -> str:
         code = parse_waiting_line(site)
+        if site.uses and (code is None or not _advise_min_max(code)):
+            return change_by_use(site)
         checks = code is not None and not _advise_min_max(code) and _advise_check(code)
         return "collect the check on the GPU, read it every N steps" if checks else ""
+
+
+def _advise_own(code: Code, site: Site) -> str:
+    """Return advice with the line's own names, where the line shows what the condition is for."""
+    kinds = {use.kind for use in site.uses}
+    if picked := _advise_min_max(code):
+        return picked
+    if not kinds:
+        return _advise_check(code) or _advise_branch(code)
+    if kinds <= {"finite", "check"}:
+        return _advise_check(code)
+    return _advise_branch(code) if kinds == {"condition"} else ""
 
 
 def _is_number(node: ast.expr) -> bool:

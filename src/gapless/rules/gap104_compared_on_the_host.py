@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
+from gapless.rules._by_use import advise_by_use, is_only
 from gapless.rules._code import Code, is_module
 from gapless.rules._places import advise_for_library, bare_names, parse_waiting_line
 
@@ -52,9 +53,13 @@ class ComparedOnTheHost(WaitRule):
 
     def remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)
-        return (_advise_device_comparison(code) if code is not None else "") or advise_for_library(
+        own = (_advise_device_comparison(code) if code is not None else "") or advise_for_library(
             site, self.advice
         )
+        if is_only(site, "unused"):
+            return advise_by_use(site, code)
+        later = advise_by_use(site, code) if is_only(site, "check", "stop", "show") else ""
+        return f"{own}; {later}" if later else own
 
 
 def _advise_device_comparison(code: Code) -> str:

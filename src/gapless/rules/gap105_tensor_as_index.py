@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
+from gapless.rules._by_use import advise_by_use, change_by_use
 from gapless.rules._code import Code
 from gapless.rules._places import bare_names, bare_operator, parse_waiting_line
 
@@ -72,26 +73,27 @@ class TensorAsIndex(WaitRule):
             return site.call.rpartition(".")[2] in _SHAPES
         if bare_operator(site) != "_local_scalar_dense":  # such as the sizes that `bincount` asks for
             return False
+        if any(use.kind == "size" and use.text == site.expression for use in site.uses):
+            return True
         code = parse_waiting_line(site)  # a shape is read inside PyTorch, by no call of its own
         return code is not None and bool(code.calls(*_SHAPES))
 
     def remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)
+        if code is not None and (formatted := _advise_formatting(code, site)):
+            return formatted
+        if by_use := advise_by_use(site, code):
+            return by_use
         if code is None:
             return self.advice
-        return (
-            _advise_subscript(code, site.call)
-            or _advise_range(code)
-            or _advise_formatting(code, site)
-            or self.advice
-        )
+        return _advise_subscript(code, site.call) or _advise_range(code) or self.advice
 
     def known_change(self, site: Site) -> str:
         code = parse_waiting_line(site)
         return (
             "copy the values to the CPU together"
             if code is not None and _advise_formatting(code, site)
-            else ""
+            else change_by_use(site)
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
+from gapless.rules._by_use import advise_by_use, change_by_use
 from gapless.rules._places import bare_names, parse_waiting_line
 
 _NAMES = {"tolist", "numpy", "__array__", "__dlpack__"}
@@ -56,6 +57,8 @@ class ValuesToList(WaitRule):
 
     def remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)
+        if by_use := advise_by_use(site, code):
+            return by_use
         call = code.only_call("tolist") if code is not None else None
         if code is None or call is None or not isinstance(call.func, ast.Attribute):
             return self.advice
@@ -69,3 +72,6 @@ class ValuesToList(WaitRule):
         if not subject:
             return self.advice
         return f"compute with `{subject}` on the GPU; what is only logged, read every N steps"
+
+    def known_change(self, site: Site) -> str:
+        return change_by_use(site)

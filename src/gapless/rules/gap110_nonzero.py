@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
+from gapless.rules._by_use import advise_selection, change_selection
 from gapless.rules._code import is_module
 from gapless.rules._places import advise_for_library, bare_names, parse_waiting_line
 
@@ -57,6 +58,12 @@ class Nonzero(WaitRule):
         return site.mechanism == "size" and not _NAMES.isdisjoint(bare_names(site))
 
     def remedy(self, site: Site) -> str:
+        return advise_selection(site, parse_waiting_line(site), self._own_remedy(site))
+
+    def known_change(self, site: Site) -> str:
+        return change_selection(site)
+
+    def _own_remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)
         call = code.only_call("nonzero", "argwhere", "where") if code is not None else None
         if code is None or call is None:

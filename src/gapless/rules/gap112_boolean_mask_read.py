@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
+from gapless.rules._by_use import advise_selection, change_selection
 from gapless.rules._code import Code, called_name, is_module
 from gapless.rules._places import advise_for_library, bare_operator, parse_user_line, parse_waiting_line
 
@@ -76,6 +77,12 @@ class BooleanMaskRead(WaitRule):
         return bare_operator(site) in _OPERATORS
 
     def remedy(self, site: Site) -> str:
+        return advise_selection(site, parse_waiting_line(site), self._own_remedy(site))
+
+    def known_change(self, site: Site) -> str:
+        return change_selection(site)
+
+    def _own_remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)
         return (
             _advise_ignore_index(code)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gapless.model import Site, WaitRule
-from gapless.rules._places import advise_for_library, bare_operator
+from gapless.rules._by_use import advise_selection
+from gapless.rules._places import advise_for_library, bare_operator, parse_waiting_line
 
 _BY_OPERATOR = {
     "isin": (
@@ -66,4 +67,5 @@ class DataDependentSize(WaitRule):
         return site.mechanism == "size"
 
     def remedy(self, site: Site) -> str:
-        return advise_for_library(site, _BY_OPERATOR.get(bare_operator(site), self.advice))
+        own = advise_for_library(site, _BY_OPERATOR.get(bare_operator(site), self.advice))
+        return advise_selection(site, parse_waiting_line(site), own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
+from gapless.rules._by_use import advise_by_use, change_by_use
 from gapless.rules._code import Code
 from gapless.rules._places import advise_for_library, parse_waiting_line
 
@@ -61,13 +62,20 @@ class DeviceToHostCopy(WaitRule):
         return site.mechanism == "d2h"
 
     def known_change(self, site: Site) -> str:
-        return "copy into a whole pinned tensor" if site.detail == "strided" else ""
+        return "copy into a whole pinned tensor" if site.detail == "strided" else change_by_use(site)
 
     def remedy(self, site: Site) -> str:
         if site.detail == "strided":
             return _STRIDED
         code = parse_waiting_line(site)
+        if (code is None or not _converts(code)) and (by_use := advise_by_use(site, code)):
+            return by_use
         return (_advise_copy(code) if code is not None else "") or advise_for_library(site, self.advice)
+
+
+def _converts(code: Code) -> bool:
+    """Whether the line names a CPU type only to convert."""
+    return code.only_call("type") is not None
 
 
 def _advise_copy(code: Code) -> str:

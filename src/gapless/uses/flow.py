@@ -73,7 +73,9 @@ class Flow:
             self._queue.append(at)
 
     def add(self, at: ReachedPlace, kind: UseKind, node: ast.AST | None = None) -> None:
-        """Note a use at `node`, otherwise where the value is."""
+        """Note a use at `node`, or where the value is; of a selection, that its rows are used."""
+        if at.held.role == "selection" and kind not in ("selection", "count", "empty"):
+            self.add(at, "selection", node)
         node = node if node is not None else at.node
         path = at.file.path if at.file is not self._home else ""
         line = getattr(node, "lineno", 0)

@@ -68,6 +68,7 @@ def _use_container(flow: Flow, at: ReachedPlace, name: str, call: ast.Call | Non
 def _use_selection(flow: Flow, at: ReachedPlace, name: str, call: ast.Call) -> None:
     """Follow a selection through a method."""
     if name in callees.TO_CPU:
+        flow.add(at, "selection", call)
         flow.go(at.move(call, at.held._replace(role="value")))
     elif name in callees.SAME_SHAPE:
         flow.go(at.move(call))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,7 +37,13 @@ def merge_groups(groups: Sequence[Group], session: Session, steps: RunSteps) -> 
             group.loop,
         )
         by_change.setdefault(key, []).append(group)
-    return [join_groups(parts) if len(parts) > 1 else parts[0] for parts in by_change.values()]
+    return [_mend_together(parts, session) if len(parts) > 1 else parts[0] for parts in by_change.values()]
+
+
+def _mend_together(parts: Sequence[Group], session: Session) -> Group:
+    """Merge groups that one change mends; those in a row of lines get one remedy, where the rule has one."""
+    merged = join_groups(parts)
+    return replace(merged, remedy=_remedy_together(parts, session) or merged.remedy)
 
 
 def join_groups(parts: Sequence[Group], leading: Group | None = None) -> Group:
@@ -64,10 +71,32 @@ def join_groups(parts: Sequence[Group], leading: Group | None = None) -> Group:
 
 def spots(group: Group, steps: RunSteps) -> tuple[Spot, ...]:
     """Return the lines of `group`, each with its own waits; empty if it is one line."""
+    by_line: dict[tuple[SourceLine, bool], list[Group]] = {}
+    for part in group.parts:
+        by_line.setdefault((part.line, part.backward), []).append(part)
+    if len(by_line) < 2:
+        return ()
     return tuple(
-        Spot(line=part.line, backward=part.backward, waits=frequency(part, steps).waits)
-        for part in group.parts
+        Spot(
+            line=line,
+            backward=backward,
+            waits=sum(frequency(part, steps).waits for part in parts),
+            remedy="; ".join(dict.fromkeys(part.remedy for part in parts if part.remedy != group.remedy)),
+        )
+        for (line, backward), parts in by_line.items()
     )
+
+
+def _remedy_together(parts: Sequence[Group], session: Session) -> str:
+    """Return the one change for `parts` in consecutive lines of one function; "" if there is none."""
+    lines = sorted({part.line.line for part in parts})
+    if len({(part.line.file, part.line.function) for part in parts}) > 1 or any(
+        later - line > 1 for line, later in itertools.pairwise(lines)
+    ):
+        return ""
+    ordered = sorted(parts, key=lambda part: part.line.line)
+    sites = [session.sites[number] for part in ordered for number in part.by_site]
+    return parts[0].rule.remedy_together(sites)
 
 
 def callers(group: Group, session: Session, steps: RunSteps, waits: float) -> tuple[Caller, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -16,16 +17,26 @@ from gapless.uses.source_files import Project
 _READS = ("read", "d2h", "size")
 """Mechanisms of waits that give the CPU a value or a size."""
 
+MAX_SECONDS = 3.0
+"""Seconds for a whole session: a site takes milliseconds, and a check takes several seconds at least."""
 
-def add_uses(recorded: Iterable[tuple[Site, stacks.RawStack]]) -> tuple[tuple[Site, ...], tuple[str, ...]]:
+
+def add_uses(
+    recorded: Iterable[tuple[Site, stacks.RawStack]], clock: Callable[[], float] = time.perf_counter
+) -> tuple[tuple[Site, ...], tuple[str, ...]]:
     """Return the sites of a session with the uses of what they read, and notes on what failed.
 
-    Each site comes with the stack at which it was recorded.
+    Each site comes with the stack at which it was recorded. After `MAX_SECONDS` of `clock` the rest keep
+    their general advice.
     """
     project = Project(source_text)
+    began = clock()
     sites: list[Site] = []
     failures: dict[str, int] = {}
     for site, raw in recorded:
+        if clock() - began > MAX_SECONDS:
+            sites.append(site)
+            continue
         try:
             sites.append(_with_uses(site, stacks.spans(raw), project))
         except Exception as error:  # a defect here must not cost the user the whole check

@@ -177,7 +177,8 @@ def _rows(finding: Finding, clean: Clean, more: list[str]) -> Iterator[tuple[str
 
 def _spot(spot: Spot, clean: Clean) -> str:
     backward = "backward of " if spot.backward else ""
-    return f"{words.times(spot.waits)} {backward}{clean.path(spot.line.file)}:{spot.line.line}"
+    remedy = f": {spot.remedy}" if spot.remedy else ""
+    return f"{words.times(spot.waits)} {backward}{clean.path(spot.line.file)}:{spot.line.line}{remedy}"
 
 
 def _stack_limit(number: int) -> tuple[int, int]:
