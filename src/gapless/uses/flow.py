@@ -196,6 +196,8 @@ class Flow:
     def _compare(self, at: ReachedPlace, parent: ast.Compare) -> None:
         if isinstance(parent.ops[0], (ast.Is, ast.IsNot)):
             return
+        if at.held.path and at.held.path[0] != ANY and not at.held.path[0].startswith("#"):
+            return  # asks for a key of the dict
         if at.held.role == "selection":
             self.add(at, "selection", parent)
             return
@@ -310,6 +312,11 @@ class Flow:
             loads += reaching.loads_after(at.file, container.id, binding)
         elif isinstance(container, ast.Attribute):
             loads += _same_attributes(at.file, container)
+        elif isinstance(container, ast.Subscript):
+            self.put(at.move(at.node, at.held.put(_key_text(container.slice))), container.value, binding)
+            return
+        else:
+            self.add(at, "undecided", container)
         for load in loads:
             if not _is_receiver(at.file, load):
                 self.go(at.move(load))

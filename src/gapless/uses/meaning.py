@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TypeGuard
 
 from gapless.uses import callees
 from gapless.uses.source_files import (
@@ -16,37 +15,33 @@ from gapless.uses.source_files import (
     root_name,
 )
 
+_NO_TENSORS = ("device", "is_tensor", "Size", "manual_seed", "compile", "load")
+"""Functions of torch that make no tensor, or nobody knows what."""
+_DICTS = ("dict", "defaultdict", "OrderedDict", "Counter")
 _MAX_DEPTH = 4
 """Assignments that an expression is traced back through."""
 
 
-def values_of(file: SourceFile, name: ast.Name) -> Iterator[ast.expr]:
-    """Yield what is assigned to `name` in its function, or in the module if it is not assigned there."""
-    for scope in dict.fromkeys((file.scope(name), file.tree)):
-        count = 0
-        for node in ast.walk(scope):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    if isinstance(target, ast.Name) and target.id == name.id:
-                        count += 1
-                        yield node.value
-            elif _assigns(node, name.id) and node.value is not None:
-                count += 1
-                yield node.value
-        if count:
-            return
-
-
-def _assigns(node: ast.AST, name: str) -> TypeGuard[ast.AnnAssign | ast.NamedExpr]:
-    if not isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
-        return False
-    return isinstance(node.target, ast.Name) and node.target.id == name
+def values_of(file: SourceFile, name: ast.Name) -> list[ast.expr]:
+    """Return what is assigned to `name` in its function, or in the module if it is not assigned there."""
+    every = [(target, value) for target, value in file.assigned[name.id] if isinstance(target, ast.Name)]
+    for scope in (file.scope(name), file.tree):
+        if values := [value for target, value in every if file.scope(target) is scope]:
+            return values
+    return []
 
 
 def is_tensor(file: SourceFile, node: ast.AST, depth: int = 0) -> bool:
     """Whether the text alone says that `node` is a tensor."""
     if depth > _MAX_DEPTH:
         return False
+    if node not in file.tensors:
+        file.tensors[node] = False  # while it is looked at: an assignment may refer to itself
+        file.tensors[node] = _looks_like_tensor(file, node, depth)
+    return file.tensors[node]
+
+
+def _looks_like_tensor(file: SourceFile, node: ast.AST, depth: int) -> bool:
     if isinstance(node, ast.BinOp):
         return is_tensor(file, node.left, depth + 1) or is_tensor(file, node.right, depth + 1)
     if isinstance(node, (ast.UnaryOp, ast.Subscript)):
@@ -68,14 +63,7 @@ def _makes_tensor(file: SourceFile, call: ast.Call, depth: int) -> bool:
     if name in callees.PLAIN_RESULTS or root in callees.NOT_CUDA_TENSORS:
         return False
     if root in ("torch", "F"):
-        return ".utils." not in ast.unparse(call.func) and name not in (
-            "device",
-            "is_tensor",
-            "Size",
-            "manual_seed",
-            "compile",
-            "load",
-        )
+        return ".utils." not in ast.unparse(call.func) and name not in _NO_TENSORS
     if not isinstance(call.func, ast.Attribute):
         return False
     if name in callees.TENSOR_MAKERS - {"to", "cuda", "half", "float", "bfloat16"}:
@@ -85,13 +73,14 @@ def _makes_tensor(file: SourceFile, call: ast.Call, depth: int) -> bool:
 
 def _has_tensor_method(file: SourceFile, name: ast.Name) -> bool:
     """Whether a method that only tensors have is called on the variable in its function."""
+    scope = file.scope(name)
     return any(
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == name.id
-        and node.attr in ("backward", "detach", "item", "unsqueeze", "is_cuda")
-        and isinstance(file.parents.get(node), ast.Call)
-        for node in ast.walk(file.scope(name))
+        isinstance(load.value, ast.Name)
+        and load.value.id == name.id
+        and isinstance(file.parents.get(load), ast.Call)
+        and file.scope(load) is scope
+        for method in ("backward", "detach", "item", "unsqueeze", "is_cuda")
+        for load in file.attributes.get(method, ())
     )
 
 
@@ -99,27 +88,33 @@ def is_dict(file: SourceFile, node: ast.AST) -> bool:
     """Whether `node` is a dict by its assignment."""
     if isinstance(node, (ast.Dict, ast.DictComp)):
         return True
-    text = ast.unparse(node)
-    for each in ast.walk(file.tree):
-        targets = (
-            each.targets
-            if isinstance(each, ast.Assign)
-            else [each.target]
-            if isinstance(each, ast.AnnAssign)
-            else []
-        )
-        value = getattr(each, "value", None)
-        if targets and value is not None and any(ast.unparse(target) == text for target in targets):
-            if isinstance(value, (ast.Dict, ast.DictComp)):
-                return True
-            if isinstance(value, ast.Call) and called_name(value) in (
-                "dict",
-                "defaultdict",
-                "OrderedDict",
-                "Counter",
-            ):
-                return True
-    return False
+    if isinstance(node, ast.Call):
+        return called_name(node) in _DICTS
+    return any(
+        isinstance(value, (ast.Dict, ast.DictComp, ast.Call)) and is_dict(file, value)
+        for value in _values(file, node)
+    )
+
+
+def _values(file: SourceFile, node: ast.AST) -> list[ast.expr]:
+    """Return what is assigned to a name or an attribute."""
+    return (
+        attribute_values(file, node)
+        if isinstance(node, ast.Attribute)
+        else values_of(file, node)
+        if isinstance(node, ast.Name)
+        else []
+    )
+
+
+def attribute_values(file: SourceFile, attribute: ast.Attribute) -> list[ast.expr]:
+    """Return what is assigned to the same attribute of the same expression."""
+    owner = ast.dump(attribute.value)
+    return [
+        value
+        for target, value in file.assigned[attribute.attr]
+        if isinstance(target, ast.Attribute) and ast.dump(target.value) == owner
+    ]
 
 
 def walked_tensor(file: SourceFile, node: ast.AST) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gapless.uses import callees
-from gapless.uses.meaning import values_of
+from gapless.uses.meaning import attribute_values, values_of
 from gapless.uses.source_files import FUNCTIONS, Function, Project, SourceFile, called_name, last_name
 
 _MAX_CALLERS = 12
@@ -38,6 +38,8 @@ class CallGraph:
     def __init__(self, project: Project, frames: Sequence[Frame | None]) -> None:
         self._project = project
         self._callers: dict[Function, Frame | None] = {}
+        self._finite: dict[ast.AST, bool] = {}
+        self._callees: dict[ast.Call, list[Callee]] = {}
         for frame, caller in itertools.pairwise(frames):
             if frame is not None and frame.node is not None:
                 scope = frame.file.scope(frame.node)
@@ -65,6 +67,11 @@ class CallGraph:
 
     def callees(self, file: SourceFile, call: ast.Call) -> list[Callee]:
         """Return the project's functions that `call` may reach; empty if none is known."""
+        if call not in self._callees:
+            self._callees[call] = self._find_callees(file, call)
+        return self._callees[call]
+
+    def _find_callees(self, file: SourceFile, call: ast.Call) -> list[Callee]:
         function = call.func
         if isinstance(function, ast.Name):
             return self._by_name(file, function.id, call)
@@ -129,19 +136,9 @@ class CallGraph:
         """Yield the classes that `owner` is an object of, by what is assigned to it."""
         values: list[ast.expr] = []
         if isinstance(owner, ast.Name):
-            values = list(values_of(file, owner))
+            values = values_of(file, owner)
         elif isinstance(owner, ast.Attribute):
-            values = [
-                node.value
-                for node in ast.walk(file.tree)
-                if isinstance(node, ast.Assign)
-                and any(
-                    isinstance(target, ast.Attribute)
-                    and ast.dump(target.value) == ast.dump(owner.value)
-                    and target.attr == owner.attr
-                    for target in node.targets
-                )
-            ]
+            values = attribute_values(file, owner)
         for value in values:
             if isinstance(value, ast.Call) and (klass := self.class_of_call(file, value)) is not None:
                 yield klass
@@ -171,6 +168,12 @@ class CallGraph:
         """Whether `node` was made by a check for NaN or infinity, also through names and callbacks."""
         if depth > _MAX_DEPTH:
             return False
+        if node not in self._finite:
+            self._finite[node] = False  # while it is looked at: functions call each other
+            self._finite[node] = self._looks_like_finiteness(file, node, depth)
+        return self._finite[node]
+
+    def _looks_like_finiteness(self, file: SourceFile, node: ast.AST, depth: int) -> bool:
         for each in ast.walk(node):
             if isinstance(each, (ast.Name, ast.Attribute)) and last_name(each) in callees.FINITE:
                 return True

@@ -16,11 +16,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_MAX_CHARS = 400_000
+_MAX_CHARS = 200_000
 """Larger files are generated or data: they are not analysed."""
 _MAX_TEXT = 60
 """Longer expressions are cut where they are quoted."""
-_MAX_FILES = 40
+_MAX_FILES = 20
 """Files that one project reads: those on the stacks, and what they import as far as values are followed."""
 _MAX_FOLDERS = 4
 """Folders above a file in which an imported module is searched."""
@@ -39,6 +39,10 @@ class SourceFile:
         self.classes: dict[str, ast.ClassDef] = {}
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)
         self.attributes: dict[str, list[ast.Attribute]] = defaultdict(list)
+        self.assigned: dict[str, list[tuple[ast.expr, ast.expr]]] = defaultdict(list)
+        """Targets with what is assigned to them, by the last word of the target's name."""
+        self.tensors: dict[ast.AST, bool] = {}
+        """Expressions of which it was decided whether they are tensors."""
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
@@ -59,6 +63,9 @@ class SourceFile:
             self.classes.setdefault(node.name, node)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             self.attributes[node.attr].append(node)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                self.assigned[last_name(target)].append((target, node.value))
         if isinstance(node, ast.Call):
             self.calls[called_name(node)].append(node)
 
@@ -110,6 +117,7 @@ class Project:
 
     def __init__(self, read: ReadSource) -> None:
         self._read = read
+        self._imports: dict[tuple[str, str], tuple[SourceFile, str] | None] = {}
         self.files: dict[str, SourceFile | None] = {}
 
     def file(self, path: str) -> SourceFile | None:
@@ -126,6 +134,12 @@ class Project:
         """Return the file that `name` of `file` is imported from, and its name there ("": the module)."""
         if name not in file.imports:
             return None
+        key = file.path, name
+        if key not in self._imports:
+            self._imports[key] = self._find_import(file, name)
+        return self._imports[key]
+
+    def _find_import(self, file: SourceFile, name: str) -> tuple[SourceFile, str] | None:
         module, inner = file.imports[name]
         if inner and (
             whole := self._module(file, f"{module}.{inner}" if module.strip(".") else module + inner)
