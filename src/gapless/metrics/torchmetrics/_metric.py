@@ -22,6 +22,7 @@ class UnwaitedMetric(Metric):
     _unwaited_checks: Counter
 
     def _wrap_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `update`, which also counts what checks refuse, and keeps the storages of stable states."""
         wrapped = super()._wrap_update(update)
 
         @functools.wraps(update)
@@ -39,6 +40,7 @@ class UnwaitedMetric(Metric):
         return call
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `compute`, which also raises for what the checks have counted, if it is to deliver them."""
         wrapped = super()._wrap_compute(compute)
 
         @functools.wraps(compute)
@@ -60,6 +62,7 @@ class UnwaitedMetric(Metric):
         return call
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call TorchMetrics' `forward`, whose batch value does not wait for the counts of the checks."""
         counter = self._unwaited_checks
         before = _states_of(self)
         counter.silent += 1  # it computes the batch value in every step, which must not wait for the counts
@@ -78,6 +81,7 @@ class UnwaitedMetric(Metric):
         _put_back(self, before)
 
     def merge_state(self, incoming_state: Any) -> None:
+        """Merge a state, or another metric, which need not be unwaited."""
         if isinstance(incoming_state, waited_class(type(self))):
             incoming_state = cast(Metric, incoming_state).metric_state
         super().merge_state(incoming_state)
