@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gapless.model.use import UseKind
 from gapless.uses import callees
@@ -13,11 +13,16 @@ _EXITS = ("exit", "_exit", "abort", "skip", "fail")
 Branching = ast.If | ast.While | ast.IfExp
 
 
-def kind_of_condition(file: SourceFile, branching: Branching, counts: bool) -> UseKind:
-    """Return what the test of `branching` decides; `counts`: it asks for the number of selected elements."""
+def kind_of_condition(
+    file: SourceFile, branching: Branching, counts: bool, values: Collection[str] = ()
+) -> UseKind:
+    """Return what the test of `branching` decides.
+
+    `counts` says that it asks for the number of selected elements, `values` are the texts of what was read.
+    """
     if isinstance(branching, ast.While):
         return "stop"
-    if _keeps_best(branching):
+    if _keeps_best(branching, values):
         return "best"
     if isinstance(branching, ast.IfExp):
         return "show" if _is_shown(file, branching) else "empty" if counts else "condition"
@@ -31,7 +36,7 @@ def kind_of_condition(file: SourceFile, branching: Branching, counts: bool) -> U
     return "stop" if _ends_loop(file, branching) else "condition"
 
 
-def _keeps_best(branching: Branching) -> bool:
+def _keeps_best(branching: Branching, values: Collection[str]) -> bool:
     """Whether the branch keeps one side of the comparison in the other."""
     sides = {
         ast.unparse(side)
@@ -45,7 +50,8 @@ def _keeps_best(branching: Branching) -> bool:
     for each in (inner for statement in branching.body for inner in ast.walk(statement)):
         if not isinstance(each, ast.Assign):
             continue
-        targets = {ast.unparse(target) for target in each.targets} & sides
+        # What is read and then assigned to is clamped: the best is kept in the other side.
+        targets = {ast.unparse(target) for target in each.targets} & sides - set(values)
         if targets and ast.unparse(each.value) in sides - targets:
             return True
     return False

@@ -45,6 +45,7 @@ class Flow:
         self.calls = calls
         self._uses: dict[Use, None] = {}
         self._queue: deque[ReachedPlace] = deque()
+        self._compared: set[str] = set()
         self._visited: set[tuple[ast.AST, FollowedValue]] = set()
         self._kept: ReachedPlace | None = None
 
@@ -87,7 +88,16 @@ class Flow:
 
     def _step(self, at: ReachedPlace) -> None:
         parent = at.file.parents.get(at.node)
-        if isinstance(at.file.statement(at.node), ast.Raise):
+        statement = at.file.statement(at.node)
+        # The text of an assert or a raise is only made where it fails.
+        message = (
+            statement.msg
+            if isinstance(statement, ast.Assert)
+            else statement
+            if isinstance(statement, ast.Raise)
+            else None
+        )
+        if message is not None and message in at.file.chain(at.node):
             self.add(at, "check")
             return
         for kinds, action in _STEPS:
@@ -187,7 +197,7 @@ class Flow:
                 self.add(at, "finite", parent.test)
             else:
                 counts = at.held.role in ("selection", "count")
-                self.add(at, kind_of_condition(at.file, parent, counts), parent.test)
+                self.add(at, kind_of_condition(at.file, parent, counts, self._compared), parent.test)
 
     def _assert(self, at: ReachedPlace, parent: ast.Assert) -> None:
         if at.node is parent.test and not at.held.path:
@@ -205,6 +215,7 @@ class Flow:
         if not at.held.path and any(is_tensor(at.file, side) for side in rest):
             self.add(at, "tensor", parent)
             return
+        self._compared.add(at.file.text(at.node))
         self.go(at.move(parent, at.held.without_keys().answer("compared")))
 
     def _bool(self, at: ReachedPlace, parent: ast.expr) -> None:

@@ -51,11 +51,18 @@ def _looks_like_tensor(file: SourceFile, node: ast.AST, depth: int) -> bool:
         return any(is_tensor(file, side, depth + 1) for side in (node.left, *node.comparators))
     if isinstance(node, ast.Call):
         return _makes_tensor(file, node, depth)
+    if isinstance(node, ast.Name) and any(map(_is_plain, values_of(file, node))):
+        return False  # once it was read, the name is no tensor's
     if isinstance(node, ast.Name):
         return _has_tensor_method(file, node) or any(
             value is not node and is_tensor(file, value, depth + 1) for value in values_of(file, node)
         )
     return False
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Whether a value is the result of a read."""
+    return isinstance(value, ast.Call) and called_name(value) in (*callees.PLAIN_RESULTS, "int", "len")
 
 
 def _makes_tensor(file: SourceFile, call: ast.Call, depth: int) -> bool:

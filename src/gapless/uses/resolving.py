@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gapless.uses import callees
 from gapless.uses.meaning import attribute_values, values_of
-from gapless.uses.source_files import FUNCTIONS, Function, Project, SourceFile, called_name, last_name
+from gapless.uses.source_files import FUNCTIONS, Function, Project, SourceFile, last_name
 
 _MAX_CALLERS = 12
 """Calls of one function that are followed."""
@@ -120,17 +120,23 @@ class CallGraph:
 
     def class_of_call(self, file: SourceFile, call: ast.Call) -> tuple[SourceFile, ast.ClassDef] | None:
         """Return the class that `call` makes an object of."""
-        name = called_name(call)
-        if isinstance(call.func, ast.Name) and name in file.classes:
-            return file, file.classes[name]
-        imported = self._project.resolve_import(file, name) if isinstance(call.func, ast.Name) else None
-        if imported is not None and imported[1] in imported[0].classes:
-            return imported[0], imported[0].classes[imported[1]]
-        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
-            imported = self._project.resolve_import(file, call.func.value.id)
-            if imported is not None and not imported[1] and name in imported[0].classes:
-                return imported[0], imported[0].classes[name]
+        function = call.func
+        if isinstance(function, ast.Name):
+            return self._class_named(file, function.id)
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            imported = self._project.resolve_import(file, function.value.id)
+            if imported is not None and not imported[1]:
+                return self._class_named(imported[0], function.attr)
         return None
+
+    def _class_named(
+        self, file: SourceFile, name: str, depth: int = 0
+    ) -> tuple[SourceFile, ast.ClassDef] | None:
+        """Return the class of this name that `file` defines or imports."""
+        if name in file.classes:
+            return file, file.classes[name]
+        imported = self._project.resolve_import(file, name) if depth < _MAX_DEPTH else None
+        return self._class_named(*imported, depth + 1) if imported is not None and imported[1] else None
 
     def _classes_of(self, file: SourceFile, owner: ast.expr) -> Iterator[tuple[SourceFile, ast.ClassDef]]:
         """Yield the classes that `owner` is an object of, by what is assigned to it."""
