@@ -114,6 +114,10 @@ def test_imported_functions_are_followed_by_their_other_name(tmp_path: Path) -> 
         ("a = loss.item()\nbest = a if a > best else best", {"best"}),
         ("raise ValueError(loss.item())", {"check"}),
         ("assert loss.item() > 0", {"check"}),
+        ("stats = {'loss': [loss.item()]}\nmeans = {k: 0 for k in stats}", {"dict"}),
+        ("means = [v for v in [loss.item()] if not math.isnan(v)]", {"finite"}),
+        ("ranks = loss.item()\ndist.new_group([ranks])", {"library"}),
+        ("holder.data = loss.item()", {"stored"}),
         ("n = loss.item()\nassert n == 3, f'{n} is not 3'", {"check"}),
         ("n = loss.item()\nif n > most:\n    n = most\nx.mul_(n)", {"condition", "tensor"}),
         ("n = loss.item()\nif n > best:\n    best = n", {"best"}),
@@ -199,3 +203,8 @@ def test_what_an_operator_reads_itself(text: str, kinds: set[str]) -> None:
 def test_a_large_function_is_given_up_and_said_to_be_undecided() -> None:
     lines = ["v0 = loss.item()", *(f"v{i} = v{i - 1} + 1" for i in range(1, 600)), "print(v599)"]
     assert kinds_of("\n".join(lines)) == {"undecided"}
+
+
+@pytest.mark.parametrize("text", ["model.cpu()", "t.data = t.data.cpu()"])
+def test_what_is_moved_in_place_is_not_said_to_be_unused(text: str) -> None:
+    assert kinds_of(text, "cpu", "d2h", "Tensor.cpu") & UNDECIDED

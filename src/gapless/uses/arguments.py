@@ -80,7 +80,7 @@ def _position(call: ast.Call, node: ast.AST) -> int:
 def _use_well_known(flow: Flow, at: ReachedPlace, call: ast.Call, name: str, keyword: str | None) -> bool:
     """Follow an argument of a well-known function of torch, NumPy, loggers, containers; False if none."""
     root, method = root_name(call.func), isinstance(call.func, ast.Attribute)
-    torch = root in ("torch", "F", "nn", "dist") and "_object" not in name
+    torch = root in ("torch", "F", "nn") and "distributed" not in ast.unparse(call.func)
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if method and not torch and flow.calls.callees(at.file, call):
         return False

@@ -18,6 +18,7 @@ from gapless.uses.source_files import (
     COMPREHENSIONS,
     FUNCTIONS,
     SourceFile,
+    called_name,
     root_name,
 )
 
@@ -47,7 +48,7 @@ class Flow:
         self._queue: deque[ReachedPlace] = deque()
         self._compared: set[str] = set()
         self._visited: set[tuple[ast.AST, FollowedValue]] = set()
-        self._kept: ReachedPlace | None = None
+        self._kept: tuple[ReachedPlace, UseKind] | None = None
 
     def follow(self, node: ast.AST, held: FollowedValue) -> None:
         """Follow the value of the expression `node` of the file in which it is read."""
@@ -62,7 +63,7 @@ class Flow:
     def uses(self) -> tuple[Use, ...]:
         """Return the uses, the nearest first."""
         if not self._uses and self._kept is not None:
-            self.add(self._kept, "dict")
+            self.add(*self._kept)
         if not self._uses:
             return (Use(kind="unused", line=0),)
         return tuple(self._uses)
@@ -171,7 +172,7 @@ class Flow:
             self.add(at, "key", parent)
             return
         key = next(key for key, value in zip(parent.keys, parent.values, strict=True) if value is at.node)
-        self._kept = self._kept or at
+        self._kept = self._kept or (at, "dict")
         self.go(at.move(parent, at.held if key is None else at.held.put(_key_text(key))))
 
     def _comprehension(self, at: ReachedPlace, parent: ast.expr) -> None:
@@ -182,11 +183,16 @@ class Flow:
 
     def _generator(self, at: ReachedPlace, parent: ast.comprehension) -> None:
         if at.node is parent.iter:
+            if _has_keys(at.held):
+                return  # a dict's keys
             self.bind(at.move(at.node, _element(at.held)), parent.target, at.file.parents[parent])
         elif not at.held.path:
-            self.add(at, "condition")
+            finite = at.held.role == "finite" or self.calls.is_finiteness(at.file, at.node)
+            self.add(at, "finite" if finite else "condition")
 
     def _loop(self, at: ReachedPlace, parent: ast.For | ast.AsyncFor) -> None:
+        if _has_keys(at.held):
+            return  # a dict's keys
         self.bind(at.move(at.node, _element(at.held)), parent.target, parent)
 
     def _condition(self, at: ReachedPlace, parent: Branching) -> None:
@@ -206,7 +212,7 @@ class Flow:
     def _compare(self, at: ReachedPlace, parent: ast.Compare) -> None:
         if isinstance(parent.ops[0], (ast.Is, ast.IsNot)):
             return
-        if at.held.path and at.held.path[0] != ANY and not at.held.path[0].startswith("#"):
+        if _has_keys(at.held):
             return  # asks for a key of the dict
         if at.held.role == "selection":
             self.add(at, "selection", parent)
@@ -236,7 +242,9 @@ class Flow:
             self.go(at.move(parent))
 
     def _expression(self, at: ReachedPlace, parent: ast.Expr) -> None:
-        """Nothing uses the value of a statement of its own."""
+        """Nothing uses the value of a statement of its own, unless it moves what it is called on."""
+        if isinstance(at.node, ast.Call) and called_name(at.node) in ("cpu", "to", "cuda", "numpy"):
+            self.add(at, "undecided")
 
     def _walrus(self, at: ReachedPlace, parent: ast.NamedExpr) -> None:
         self.bind(at, parent.target, parent)
@@ -289,11 +297,16 @@ class Flow:
             self.add(at, "undecided", target)
 
     def _bind_attribute(self, at: ReachedPlace, target: ast.Attribute) -> None:
+        self._kept = self._kept or (at, "stored")
         loads = _same_attributes(at.file, target)
         if root_name(target) == "self":
             around = at.file.around(target, ast.ClassDef)
             loads = [load for load in loads if at.file.around(load, ast.ClassDef) is around]
-            rest = [load for load in at.file.attributes.get(target.attr, ()) if load not in loads]
+            rest = [
+                load
+                for load in at.file.attributes.get(target.attr, ())
+                if load not in loads and not isinstance(at.file.parents[load], ast.Call)
+            ]
             loads += rest if len(rest) <= _MAX_LOADS else []
         if at.hops >= _MAX_HOPS or not loads or len(loads) > _MAX_LOADS:
             self.add(at, "stored", target)
@@ -304,7 +317,7 @@ class Flow:
     def _bind_element(self, at: ReachedPlace, target: ast.Subscript, binding: ast.AST) -> None:
         constant = isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
         if constant or isinstance(target.slice, ast.JoinedStr) or is_dict(at.file, target.value):
-            self._kept = self._kept or at
+            self._kept = self._kept or (at, "dict")
             if at.hops >= _MAX_HOPS:
                 self.add(at, "stored", target)
             else:
@@ -370,6 +383,11 @@ def _same_attributes(file: SourceFile, attribute: ast.Attribute) -> list[ast.Att
     """Return the loads of the same attribute of the same expression."""
     owner = ast.dump(attribute.value)
     return [load for load in file.attributes.get(attribute.attr, ()) if ast.dump(load.value) == owner]
+
+
+def _has_keys(held: FollowedValue) -> bool:
+    """Whether the value is in a dict, under a key that is known."""
+    return bool(held.path) and held.path[0] != ANY and not held.path[0].startswith("#")
 
 
 def _fits(key: str, node: ast.AST) -> bool:
