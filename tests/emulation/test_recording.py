@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import sys
 import threading
@@ -15,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gapless.emulation.emulator import Emulator
+from gapless.emulation.options import EmulatorOptions
 from gapless.emulation.support import stacks
 from gapless.errors import UsageError
 
@@ -256,3 +258,24 @@ def test_that_races_are_not_looked_for_is_said_where_there_are_streams(tells, st
                 x + 1
         notes = emulator.session().notes
     assert any("races were not checked" in note for note in notes) == (streams and not tells)
+
+
+def test_installed_code_is_the_users_own_where_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "mylayers"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def read(x):\n    return x.sum().item()\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    layers = importlib.import_module("mylayers")
+    stacks.library_of.cache_clear()
+
+    def place(*own: str) -> str:
+        with Emulator(EmulatorOptions(own=own)) as emulator:
+            layers.read(torch.ones(3, device="cuda"))
+            (site,) = emulator.session().sites
+        return site.line.file
+
+    assert place() == place("layers") == __file__
+    for own in ("mylayers", str(package), layers.__file__):
+        assert place(own) == layers.__file__

@@ -162,6 +162,12 @@ def _parse_assumptions(
     "--graphs", is_flag=True, help="Show how much of a step a CUDA graph could hold, and what prevents it."
 )
 @click.option(
+    "--own",
+    metavar="PATH|PACKAGE",
+    multiple=True,
+    help="Installed code that is your own: findings are placed in it, not where you call it.",
+)
+@click.option(
     "--standin",
     "standin_files",
     metavar="FILE",

@@ -47,7 +47,7 @@ from gapless.emulation.recording.recorder import WaitRecorder
 from gapless.emulation.recording.value_uses import add_uses
 from gapless.emulation.standins import cuda_sources, extensions
 from gapless.emulation.standins.fallbacks import find_fallbacks
-from gapless.emulation.support import warning_lines
+from gapless.emulation.support import stacks, warning_lines
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 from gapless.emulation.triton import hooks as triton_hooks
@@ -191,6 +191,7 @@ class Emulator:
         self.core.enabled = True
         self.core.races.enabled = reports_storage_ends()
         self._environment = enter(self.world)
+        stacks.set_own(self.options.own)
         patches = self._patches
         try:
             device_type.install(patches)

@@ -26,6 +26,7 @@ class EmulatorOptions(msgspec.Struct, frozen=True):
     (None), everyone (True), or nobody (False).
     `lasting`: stay on until the process ends, and start sooner: import no part of torch that the script may
     never use.
+    `own`: folders, files and packages whose code is the user's own although it is installed.
     `inference`: also count the calls of models, for scripts that train nothing.
     """
 
@@ -42,6 +43,7 @@ class EmulatorOptions(msgspec.Struct, frozen=True):
     assume: dict[str, float] = {}
     late_copies: bool = False
     standins: bool | None = None
+    own: tuple[str, ...] = ()
     lasting: bool = False
     inference: bool = False
 

@@ -64,22 +64,12 @@ def tag_of(tensor: torch.Tensor) -> Tag | None:
     return attributes.get(ORIGIN) if attributes else None
 
 
-_users: dict[int, bool] = {}
-"""Whether code, by its id in `stacks`, is the user's own."""
-
-
 def users_frame() -> FrameType | None:
     """Return the innermost running frame of the user's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        users = _users.get(id(code))
-        if users is None:
-            stacks.keep_code(code)  # so that its id stays its own
-            file = code.co_filename
-            users = not stacks.is_own(file) and not stacks.library_of(file) and not file.startswith("<frozen")
-            _users[id(code)] = users
-        if users:
+        if stacks.is_users(frame.f_code.co_filename):
+            stacks.keep_code(frame.f_code)  # so that its id stays its own
             return frame
         frame = frame.f_back
     return None
