@@ -132,7 +132,8 @@ class WaitRule(Rule):
         specific, frame = self.known_change(site), site.deciding_frame
         if specific or frame is None or self.priority >= LIBRARY_PRIORITY:
             return specific or self.change
-        return f"find an option of {frame.library} that avoids it, or call it less often"
+        function = frame.function.rpartition(".")[2]
+        return f"call `{function}` of {frame.library} less often"
 
     def mended_with(self, site: Site) -> tuple[str, ...]:
         """Return a key of the change that fixes `site`: syncs of one rule with equal keys are fixed together.

@@ -57,9 +57,10 @@ def rule(code: str) -> Rule:
     raise UsageError(f"no rule {code!r}: `gapless rule` lists them all")
 
 
-def match_rule(site: Site) -> WaitRule:
-    """Return the rule for the sync at `site`: the first of the highest priority that matches."""
+def match_rule(site: Site, besides: str = "") -> WaitRule:
+    """Return the rule for the sync at `site`: the first of the highest priority that matches, other than the
+    one with the code `besides`."""
     for candidate in _wait_rules_by_priority():
-        if candidate.matches(site):
+        if candidate.code != besides and candidate.matches(site):
             return candidate
     raise LookupError(f"no rule matches {site.operator} ({site.mechanism}): GAP100 should")

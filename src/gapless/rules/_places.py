@@ -54,8 +54,8 @@ def advise_for_library(site: Site, advice: str) -> str:
     if frame is None:
         return advice
     return (
-        f"{frame.library} syncs here, at {short_path(frame)} ({frame.function}): look for an option that "
-        f"avoids this, or use another call; in its code: {advice}"
+        f"{frame.library} syncs here, at {short_path(frame)} ({frame.function}): call that less "
+        f"often; in its code: {advice}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gapless.model import Site, SourceLine, WaitRule
+from gapless.rules import match_rule
 from gapless.rules._places import bare_operator, deciding_frame, short_path
 
 _KNOWN = (
@@ -97,7 +98,7 @@ class LibraryRead(WaitRule):
             for kept, new in zip(averaged.parameters(), model.parameters()):
                 kept.lerp_(new, 0.1)
     ```
-    Look for an option of the library first: checks and logging can usually be turned off. Otherwise call
+    If the library has an option that turns the read off, the finding names it. Otherwise call
     it less often, or write the few operations you need on tensors. Reporting it to the library's authors
     helps everyone.
 
@@ -108,8 +109,8 @@ class LibraryRead(WaitRule):
     code = "GAP149"
     name = "library-read"
     priority = 60
-    advice = "look for a library option that turns off the check or the logging, or call it less often"
-    change = "turn off the library's check, or call it less often"
+    advice = "call the library's function less often"
+    change = "call the library's function less often"
 
     def matches(self, site: Site) -> bool:
         by_python = bare_operator(site) == "_local_scalar_dense" or not site.operator.startswith("aten::")
@@ -122,11 +123,15 @@ class LibraryRead(WaitRule):
         advice, place = _find_advice(site, frame)[0], short_path(frame)
         if advice:  # of all its lines: what a library reads in two of them is one thing to change
             place = place.rpartition(":")[0]
-        return f"{frame.library} reads a value at {place} ({frame.function}): {advice or self.advice}"
+        what = advice or f"call that less often; in its code: {match_rule(site, self.code).advice}"
+        return f"{frame.library} reads a value at {place} ({frame.function}): {what}"
 
     def known_change(self, site: Site) -> str:
         frame = deciding_frame(site)
-        return _find_advice(site, frame)[1] if frame is not None else ""
+        if frame is None:
+            return ""
+        function = frame.function.rpartition(".")[2]
+        return _find_advice(site, frame)[1] or f"call `{function}` of {frame.library} less often"
 
 
 def _find_advice(site: Site, frame: SourceLine) -> tuple[str, str]:
