@@ -9,6 +9,7 @@ The cases stand in ``remedies/gapNNN.txt``. Each begins with ``[case]`` and its 
 - ``left=1``: so many syncs remain, fewer than before, which reads of values or the rules of ``leaves=`` find.
 - ``words``: the remedy is followed in other words than those that it quotes.
 - ``before_torch=15``: the case is one of torch below 2.15 only.
+- ``code=GAP101``: the rule that gives the remedy, which reads in a file of its own what a value is used for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import itertools
 import linecache
 import math
 import re
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -81,6 +83,7 @@ class Followed(NamedTuple):
     compares: bool = True
     words: bool = False
     before_torch: int = 99
+    code: str = ""
 
 
 class Outcome(NamedTuple):
@@ -114,6 +117,7 @@ def _read_case(text: str) -> Followed:
             "leaves": {"leaves": items},
             "same": {"compares": False},
             "words": {"words": True},
+            "code": {"code": value},
             "before_torch": {"before_torch": int(value) if name == "before_torch" else 99},
         }[name]
     return Followed(code.get("setup", ""), code["before"], code["after"], **options)
@@ -127,8 +131,19 @@ def _variations(case: Followed) -> Iterator[dict[str, Any]]:
 @functools.cache
 def run(case: Followed, side: str) -> Outcome:
     """Run one side of `case`, ``before`` or ``after``, in all its variations."""
-    name, text = f"/followed/{side}.py", getattr(case, side)
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    text = getattr(case, side)
+    if not case.code:
+        name = f"/followed/{side}.py"
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        return _run_file(case, text, name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{side}.py"
+        path.write_text(text, encoding="utf-8")
+        return _run_file(case, text, str(path))
+
+
+def _run_file(case: Followed, text: str, name: str) -> Outcome:
+    """Run the text of one side as the file `name`."""
     code = compile(text, name, "exec")
     prepare = compile(PRELUDE + case.setup, "/followed/setup.py", "exec")
     values = []

@@ -75,7 +75,7 @@ REMEDIES = {
         "once, before the loop",
     ),
     "if refused:": ("bad |= ~torch.isfinite", "gapless.ops.read_later"),
-    "total += loss.item()": ("`total += loss.detach().double()`", "`total`"),
+    "total += loss.item()": ("`total = total + loss.detach().double()`", "`total`"),
     "peak = max(peak, loss.item())": ("torch.maximum",),
     "losses.append(loss.item())": ("`losses.append(loss.detach())`", "torch.stack(losses).tolist()"),
     "scaled = torch.ones(2, device=device) * loss.item()": ("leave out the read",),
@@ -186,4 +186,4 @@ def test_the_sum_of_a_comparison_is_a_whole_number_and_stays_one() -> None:
         operator="aten::_local_scalar_dense", mechanism="read", call="Tensor.item", stack=(line,),
         expression="(guess == y).sum().item()", uses=(use,),
     )  # fmt: skip
-    assert "`right += (guess == y).sum().detach()`" in match_rule(site).remedy(site)
+    assert "`right = right + (guess == y).sum().detach()`" in match_rule(site).remedy(site)

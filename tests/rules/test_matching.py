@@ -278,7 +278,7 @@ def test_a_subclass_of_tensor_hands_on_what_its_user_asks(handed_on: str) -> Non
     tensors = lib("monai/data/meta_tensor.py", f"MetaTensor.__torch_{override}__", handed_on)
     wait = site("total += loss.item()", THIN, tensors, **ITEM)
     assert match_rule(wait).code == "GAP101"
-    assert "`total += loss.detach().double()`" in match_rule(wait).remedy(wait)
+    assert "`total = total + loss.detach().double()`" in match_rule(wait).remedy(wait)
 
 
 def test_a_subclass_of_tensor_that_reads_by_itself_is_a_librarys_doing() -> None:
@@ -362,12 +362,16 @@ def test_a_wait_without_any_stack_is_named_too() -> None:
 INDEX = {"operator": "aten::index", "mechanism": "size"}
 WRITE = {"operator": "aten::_index_put_impl_", "mechanism": "size"}
 LINES: list[tuple[str, dict[str, str], str]] = [
-    ("total += loss.item()", ITEM, "`total += loss.detach().double()`"),
-    ("total += loss.item() * len(x)", ITEM, "`total += loss.detach().double() * len(x)`"),
+    ("total += loss.item()", ITEM, "`total = total + loss.detach().double()`"),
+    ("total += loss.item() * len(x)", ITEM, "`total = total + loss.detach().double() * len(x)`"),
     ("losses.append(loss.item())", ITEM, "`losses.append(loss.detach())`"),
     ("losses.append(loss.item())", ITEM, "`torch.stack(losses).tolist()`"),
     ("value = (a - b).abs().item()", ITEM, "`value = (a - b).abs().detach()`"),
-    ("running += float(loss)", {**ITEM, "call": "Tensor.__float__"}, "`running += loss.detach().double()`"),
+    (
+        "running += float(loss)",
+        {**ITEM, "call": "Tensor.__float__"},
+        "`running = running + loss.detach().double()`",
+    ),
     ('logs = {"a": a.item(), "b": b.item()}', ITEM, "keep `a` and `b` on the GPU"),
     ('"loss": loss.item(),', ITEM, "keep `loss` on the GPU"),
     ("if mask.any():", BOOL, "`torch.where(mask.any(), a, b)`"),
@@ -468,7 +472,7 @@ LINES: list[tuple[str, dict[str, str], str]] = [
         "`gapless.ops.smooth_l1_loss(p, t, y > 0, beta=0.1)`",
     ),
     ("h = x.cpu()", {**H2D, "mechanism": "d2h"}, "`gapless.ops.read_later(value=x)`"),
-    ("total += loss.item()  # the loss", ITEM, "`total += loss.detach().double()`,"),
+    ("total += loss.item()  # the loss", ITEM, "`total = total + loss.detach().double()`,"),
     ("x = x.cuda()", {**H2D, "detail": "pinned"}, "`x.cuda(non_blocking=True)`"),
     ("w = torch.tensor(1.0, device=dev)", {**H2D, "detail": "scalar"}, "`torch.full((), 1.0, device=dev)`"),
     ("w = torch.tensor([1, 2], device=dev)", {**H2D, "detail": "scalar"}, "once, before the loop"),

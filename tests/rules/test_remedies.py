@@ -22,10 +22,13 @@ from gapless.model import WaitRule
 FOLDER = Path(__file__).parent / "remedies"
 
 CASES = {path.stem.upper(): read_cases(path) for path in sorted(FOLDER.glob("gap*.txt"))}
+BY_USE = "by_use"
+"""The cases, and the module, that choose a remedy by what a value is used for."""
+CASES[BY_USE] = read_cases(FOLDER / "by_use.txt")
 EACH_CASE = pytest.mark.parametrize(
     ("code", "case"),
     [
-        pytest.param(code, case, id=f"{code}-{number}")
+        pytest.param(case.code or code, case, id=f"{code}-{number}")
         for code, cases in CASES.items()
         for number, case in enumerate(cases)
     ],
@@ -104,7 +107,8 @@ def read_reasons() -> dict[str, str]:
     return {f"{code} {start}": reason for code, start, reason in pairs}
 
 
-RULE_FILES = sorted(Path(rules.__file__).parent.glob("gap[18]*.py"))
+RULES = Path(rules.__file__).parent
+RULE_FILES = sorted(RULES.glob("gap[18]*.py"))
 
 
 @pytest.mark.parametrize("path", RULE_FILES, ids=lambda path: path.stem)
@@ -112,12 +116,15 @@ def test_each_text_of_a_remedy_is_followed_or_says_why_not(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = path.stem[:6].upper()
+    code = path.stem[:6].upper() if path.stem.startswith("gap") else BY_USE
     remedies = [
-        remedy for case in CASES.get(code, ()) for remedy in run(case, "before").remedies.get(code, ())
+        remedy
+        for outcome in (run(case, "before") for case in CASES.get(code, ()))
+        for own in (outcome.remedies if code == BY_USE else [code])
+        for remedy in outcome.remedies.get(own, ())
     ]
     missing = list(never_in(remedies, remedy_texts(path)))
-    rule = rules.rule(code)
+    rule = rules.rule(code) if code != BY_USE else None
     if missing and isinstance(rule, WaitRule):  # test_documentation.py follows what the examples meet
         waits = run_example(rule, "Example", tmp_path)
         missing = list(never_in([wait.remedy for wait in waits if wait.code == code], missing))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gapless.model import Site, Use
 from gapless.model.use import NEEDED_AT_ONCE, UNDECIDED, UseKind
-from gapless.rules._code import Code, called_name, parse_line
+from gapless.rules._code import Code, called_name, not_in_place, parse_line
 
 _MAX_REMEDIES = 2
 """Remedies in one advice: more is not read."""
@@ -171,6 +171,8 @@ def _size(read: ReadValue, use: Use) -> str:
 
 
 def _slice(read: ReadValue, use: Use) -> str:
+    if read.site.call.endswith("__index__") and use.text == read.site.expression:
+        return f"{_named(read, use)} slices on the CPU: keep the bound as a Python number from the start"
     bound = _upper_bound(use.text)
     if bound:
         owner, size = bound
@@ -315,11 +317,24 @@ def _finite(read: ReadValue, use: Use) -> str:
 
 
 def _best(read: ReadValue, use: Use) -> str:
-    pick = "torch.minimum" if "min(" in use.text or "<" in use.text else "torch.maximum"
-    return (
-        f"keep the best on the GPU{_at(read, use)}: `best = {pick}(best, {read.tensor})`, and read it at "
-        "the end"
-    )
+    compared = _compared(read.value)
+    less = "min(" in use.text or "<" in use.text
+    better = f"best, {read.tensor}"
+    if compared is not None:
+        less, better = compared
+    pick = "torch.minimum" if less else "torch.maximum"
+    return f"keep the best on the GPU{_at(read, use)}: `{pick}({better})`, and read it at the end"
+
+
+def _compared(value: str) -> tuple[bool, str] | None:
+    """Return whether ``loss < best`` chooses the smaller one, and ``loss, best``; None for other texts."""
+    code = parse_line(value) if value else None
+    node = code.statement.value if code is not None and isinstance(code.statement, ast.Expr) else None
+    if code is None or not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return None
+    less = isinstance(node.ops[0], (ast.Lt, ast.LtE))
+    sides = code.text(node.left), code.text(node.comparators[0])
+    return (less, ", ".join(sides)) if all(sides) else None
 
 
 def _tensor(read: ReadValue, use: Use) -> str:
@@ -337,7 +352,7 @@ def _accumulator(read: ReadValue, use: Use) -> str:
     if code is not None and isinstance(code.statement, (ast.AugAssign, ast.Assign)):
         statement = code.statement
         target = code.text(statement.target if isinstance(statement, ast.AugAssign) else statement.targets[0])
-    summed = changed or f"{read.tensor}.double()"
+    summed = not_in_place(changed) if changed else f"{read.tensor}.double()"
     total = f"`{target}`" if target else "the sum"
     return (
         f"sum up on the GPU, in double precision{_at(read, use)}: `{summed}`, and read {total} only where it "
@@ -350,17 +365,22 @@ def _is_whole(value: str) -> bool:
     return value.endswith(".sum()") and any(sign in value for sign in ("==", "!=", "<", ">", ".eq(", ".ne("))
 
 
-def _replace_read(text: str, read: ReadValue, double: bool = False) -> str:
-    """Return the statement `text` with the tensor in place of its read; "" if it cannot be quoted."""
+def _replace_read(text: str, read: ReadValue, double: bool = False, keep: bool = False) -> str:
+    """Return the statement `text` with the tensor in place of its read; "" if it cannot be quoted.
+
+    `keep`: the tensor is kept for later, so that it is a copy where it may change in place.
+    """
     if "…" in text or (code := parse_line(text)) is None:
         return ""
     reads = [call for call in code.calls(*_READERS) if code.text(call) == read.site.expression]
     kept = f"{read.tensor}.double()" if double else read.tensor
+    if keep and read.value and (line := parse_line(read.value)) and isinstance(line.statement, ast.Expr):
+        kept += ".clone()" if line.kept(line.statement.value).endswith(".clone()") else ""
     return code.replace((reads[0], kept)) if len(reads) == 1 else ""
 
 
 def _append(read: ReadValue, use: Use) -> str:
-    changed = _replace_read(use.text, read)
+    changed = _replace_read(use.text, read, keep=True)
     code = parse_line(use.text)
     call = code.only_call("append") if code is not None else None
     values = code.subject(call) if code is not None and call is not None else ""

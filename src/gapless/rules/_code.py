@@ -156,6 +156,30 @@ class Code:
         return selections[0] if len(selections) == 1 else None
 
 
+def not_in_place(statement: str) -> str:
+    """Return ``total = total + x`` for ``total += x``, as Python adds numbers: what was kept stays as it was.
+
+    >>> not_in_place("total += loss * 2")
+    'total = total + loss * 2'
+    >>> not_in_place("total += a - b")
+    'total = total + (a - b)'
+    """
+    try:
+        node = ast.parse(statement).body[0]
+    except SyntaxError:  # one line of a longer statement
+        return statement
+    if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add):
+        return statement
+    target, value = (
+        ast.get_source_segment(statement, node.target),
+        ast.get_source_segment(statement, node.value),
+    )
+    alone = isinstance(node.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) or (
+        isinstance(node.value, ast.BinOp) and isinstance(node.value.op, (ast.Mult, ast.Div))
+    )
+    return f"{target} = {target} + {value if alone else f'({value})'}"
+
+
 def called_name(call: ast.Call) -> str:
     """Return the last name of the called function: ``nonzero`` for ``torch.nonzero(x)`` and
     ``x.nonzero()``."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gapless.model import Site, WaitRule
 from gapless.rules._by_use import advise_by_use, change_by_use, is_only, read_value
-from gapless.rules._code import Code
+from gapless.rules._code import Code, not_in_place
 from gapless.rules._places import bare_names, parse_waiting_line
 
 _CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__"}
@@ -63,10 +63,10 @@ class ItemRead(WaitRule):
     running = torch.zeros((), device=device, dtype=torch.float64)
     for step in range(100):
         loss = train_step()
-        running += loss.detach().double()
+        running = running + loss.detach().double()
         if step % 50 == 49:
             average = (running / 50).tolist()  # one sync in 50 steps
-            running.zero_()
+            running = torch.zeros_like(running)
     ```
     `detach()` matters: without it the sum keeps the graph of every step alive. So does float64, in which
     Python adds: a sum of bfloat16 losses in their own precision stops growing at 1,024. Several values are
@@ -189,13 +189,16 @@ def _advise_single_read(code: Code, call: ast.Call, subject: str) -> str:
         target = code.text(statement.target)
         exact = code.replace((call, f"{kept}.double()"))
         if not exact or _counts(code, call):
-            return f"sum up on the GPU: `{changed}`, and read `{target}` where it is shown"
+            return f"sum up on the GPU: `{not_in_place(changed)}`, and read `{target}` where it is shown"
         return (
-            f"sum up on the GPU, in float64 as Python does: `{exact}`, and read `{target}` where it is shown"
+            f"sum up on the GPU, in float64 as Python does: `{not_in_place(exact)}`, and read "
+            f"`{target}` where it is shown"
         )
     appended = code.only_call("append")
     if changed and appended is not None and appended.args == [call]:
         values = code.subject(appended)
+        if isinstance(call.func, ast.Attribute) and code.kept(call.func.value).endswith(".clone()"):
+            changed = code.replace((call, f"{kept}.clone()"))
         return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
     if changed and isinstance(statement, ast.Assign) and statement.value is call:
         return f"keep it on the GPU: `{changed}`, and read it only where the CPU needs a number"
