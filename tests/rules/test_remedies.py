@@ -75,8 +75,9 @@ def remedy_texts(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
             skipped.add(id(node.value))  # a docstring
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id in ("change", "name", "_CHANGES"):
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and target.id in ("change", "name", "_CHANGES"):
                 skipped.update(map(id, ast.walk(node)))
         elif isinstance(node, ast.FunctionDef) and node.name in _NO_REMEDIES:
             skipped.update(map(id, ast.walk(node)))
@@ -108,7 +109,7 @@ def read_reasons() -> dict[str, str]:
 
 
 RULES = Path(rules.__file__).parent
-RULE_FILES = sorted(RULES.glob("gap[18]*.py"))
+RULE_FILES = [*sorted(RULES.glob("gap[18]*.py")), RULES / "_by_use.py"]
 
 
 @pytest.mark.parametrize("path", RULE_FILES, ids=lambda path: path.stem)

@@ -384,7 +384,12 @@ def _append(read: ReadValue, use: Use) -> str:
     code = parse_line(use.text)
     call = code.only_call("append") if code is not None else None
     values = code.subject(call) if code is not None and call is not None else ""
-    if changed and values:
+    alone = (
+        code is not None
+        and call is not None
+        and [code.text(argument) for argument in call.args] == [read.site.expression]
+    )
+    if changed and values and alone:
         return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
     return (
         f"append the tensor{_at(read, use)} (`{read.tensor}`), and read all at once: "
