@@ -11,11 +11,11 @@ import pytest
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "house.py"
 
 LIMITS = {
-    "banned_names": 46,
+    "banned_names": 45,
     "participles": 147,
     "ambiguous_classes": 0,
     "constants_without_a_reason": 0,
-    "short_modules": 20,
+    "short_modules": 19,
     "many_parameters": 34,
     "two_way_arrows": 0,
     "module_names_twice": 0,

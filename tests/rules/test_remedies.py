@@ -55,8 +55,8 @@ def test_following_the_remedy_does_what_it_says(code: str, case: Followed) -> No
     else:
         assert set(after.syncs) <= {"GAP122", "GAP131"}, "the remedy of a race is reported as a sync"
     assert not after.races
-    for one, other in zip(before.values, after.values, strict=True):
-        assert not difference(case, one, other)
+    for value_before, value_after in zip(before.values, after.values, strict=True):
+        assert not difference(case, value_before, value_after)
 
 
 def assert_quoted(case: Followed, remedies: set[str]) -> None:

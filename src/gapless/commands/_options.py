@@ -29,8 +29,8 @@ def takes(defaults: msgspec.Struct) -> Callable[[click.Command], click.Command]:
 
         @wraps(run)
         def run_with_options(**values: Any) -> Any:
-            others = {name: value for name, value in values.items() if name not in fields}
-            return run(options=fill(defaults, values), **others)
+            parameters = {name: value for name, value in values.items() if name not in fields}
+            return run(options=fill(defaults, values), **parameters)
 
         command.callback = run_with_options
         return command

@@ -446,7 +446,7 @@ def _checkpoint(read: ReadValue, use: Use) -> str:
     )
 
 
-def _unused(read: ReadValue, use: Use) -> str:
+def _advise_deletion(read: ReadValue, use: Use) -> str:
     return "nothing uses the value: delete the read"
 
 
@@ -466,7 +466,7 @@ def _leaves(read: ReadValue, use: Use) -> str:
     )
 
 
-def _undecided(read: ReadValue, use: Use) -> str:
+def _advise_without_use(read: ReadValue, use: Use) -> str:
     return (
         f"what {_named(read, use)} does with it was not followed: keep `{read.tensor}` on the GPU up to "
         "where a "
@@ -500,8 +500,8 @@ _REMEDIES: dict[UseKind, Callable[[ReadValue, Use], str]] = {
     "library": _library,
     "returned": _leaves,
     "stored": _leaves,
-    "undecided": _undecided,
-    "unused": _unused,
+    "undecided": _advise_without_use,
+    "unused": _advise_deletion,
 }
 """The remedy of each kind of use, in the order in which they are given."""
 

@@ -21,19 +21,19 @@ def remedy_by_cause(site: Site) -> tuple[str, str]:
     if cause is None or site.detail == "strided":
         return "", ""
     if cause.kind == "copied-back" and cause.line is not None:
-        what = moved_value(cause.line)
+        name = moved_value(cause.line)
         return (
-            f"{what or 'what it copies'} was on the GPU before: {_at(cause.line)} copies it to the CPU. Keep "
+            f"{name or 'what it copies'} was on the GPU before: {_at(cause.line)} copies it to the CPU. Keep "
             "it on the GPU, and neither copy is needed",
-            f"keep {what or 'the values'} on the GPU",
+            f"keep {name or 'the values'} on the GPU",
         )
     if cause.kind == "unchanged":
-        what = _copied_value(site)
+        name = _copied_value(site)
         sure = "" if cause.certain else ", as far as a run without values can tell"
         return (
-            f"{what or 'what it copies'} was the same in all {cause.steps} steps seen after the first{sure}: "
+            f"{name or 'what it copies'} was the same in all {cause.steps} steps seen after the first{sure}: "
             "copy it to the GPU once, before the loop",
-            f"copy {what or 'it'} to the GPU once, before the loop",
+            f"copy {name or 'it'} to the GPU once, before the loop",
         )
     if cause.refilled:
         return (

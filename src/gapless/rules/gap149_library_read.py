@@ -123,8 +123,8 @@ class LibraryRead(WaitRule):
         advice, place = _find_advice(site, frame)[0], short_path(frame)
         if advice:  # of all its lines: what a library reads in two of them is one thing to change
             place = place.rpartition(":")[0]
-        what = advice or f"call that less often; in its code: {match_rule(site, self.code).advice}"
-        return f"{frame.library} reads a value at {place} ({frame.function}): {what}"
+        instead = advice or f"call that less often; in its code: {match_rule(site, self.code).advice}"
+        return f"{frame.library} reads a value at {place} ({frame.function}): {instead}"
 
     def known_change(self, site: Site) -> str:
         frame = deciding_frame(site)

@@ -122,21 +122,21 @@ class CallGraph:
         """Return the class that `call` makes an object of."""
         function = call.func
         if isinstance(function, ast.Name):
-            return self._class_named(file, function.id)
+            return self._find_class(file, function.id)
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             imported = self._project.resolve_import(file, function.value.id)
             if imported is not None and not imported[1]:
-                return self._class_named(imported[0], function.attr)
+                return self._find_class(imported[0], function.attr)
         return None
 
-    def _class_named(
+    def _find_class(
         self, file: SourceFile, name: str, depth: int = 0
     ) -> tuple[SourceFile, ast.ClassDef] | None:
         """Return the class of this name that `file` defines or imports."""
         if name in file.classes:
             return file, file.classes[name]
         imported = self._project.resolve_import(file, name) if depth < _MAX_DEPTH else None
-        return self._class_named(*imported, depth + 1) if imported is not None and imported[1] else None
+        return self._find_class(*imported, depth + 1) if imported is not None and imported[1] else None
 
     def _classes_of(self, file: SourceFile, owner: ast.expr) -> Iterator[tuple[SourceFile, ast.ClassDef]]:
         """Yield the classes that `owner` is an object of, by what is assigned to it."""

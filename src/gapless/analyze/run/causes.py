@@ -85,10 +85,10 @@ def _join(followers: Sequence[Group], parent: Group | None, sites: Sequence[Site
     if parent is not None:
         following = sum(frequency(group, steps).waits for group in followers)
         total = frequency(whole, steps).waits
-        what = moved_value(line)
+        name = moved_value(line)
         remedy = (
-            f"keep {what or 'the values'} on the GPU: this copy causes {following:g} of the {total:g} syncs "
+            f"keep {name or 'the values'} on the GPU: this copy causes {following:g} of the {total:g} syncs "
             "here, which go with it"
         )
-        change = f"keep {what or 'the values'} on the GPU"
+        change = f"keep {name or 'the values'} on the GPU"
     return replace(whole, remedy=remedy or lead.remedy, change=change)

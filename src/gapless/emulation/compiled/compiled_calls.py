@@ -241,7 +241,7 @@ class CompiledCalls:
             kept=[],
         )  # fmt: skip
         assert target.hidden is not None
-        other.hidden = target.hidden.copied(copy)
+        other.hidden = target.hidden.copy_with(copy)
         other.kept = [call.settle(other, copy) for call in target.kept]
         return other
 

@@ -40,7 +40,7 @@ class Containers:
         ]
         self._places = [place for place in places if type(place()) in _KINDS][:_MAX_FOLLOWED]
 
-    def copied(self, copy: Callable[[Any], Any]) -> Containers:
+    def copy_with(self, copy: Callable[[Any], Any]) -> Containers:
         """Return the same containers of the owners' copies."""
         other = Containers.__new__(Containers)
         other._device_of = self._device_of

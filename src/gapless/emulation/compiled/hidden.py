@@ -58,7 +58,7 @@ class HiddenInputs:
         self._parameters = list(map(copies.held, _parameters(reach)))
         self._filter = ChangeFilter()
 
-    def copied(self, copy: Callable[[Any], Any]) -> HiddenInputs:
+    def copy_with(self, copy: Callable[[Any], Any]) -> HiddenInputs:
         """Return the same inputs of the copies of all owners."""
         other = HiddenInputs.__new__(HiddenInputs)
         other._cells = [copy(cell) for cell in self._cells]
@@ -67,7 +67,7 @@ class HiddenInputs:
             [copy_owner(owner, copy) for owner in owners]
             for owners in (self._records, self._optimizers, self._roots, self._parameters)
         )
-        other._containers = self._containers.copied(copy)
+        other._containers = self._containers.copy_with(copy)
         other._filter = self._filter
         return other
 

@@ -77,7 +77,7 @@ class GraphReplays:
     def _backward(self, _: Any) -> None:
         self._pending = False
 
-    def used(self, args: Any, kwargs: dict[str, Any]) -> None:
+    def check_use(self, args: Any, kwargs: dict[str, Any]) -> None:
         """Check the arguments of an operator for overwritten results."""
         for tensor in trees.tensors((args, kwargs)):
             storage = _storage(tensor)

@@ -318,7 +318,7 @@ class Graphs:
                 return capture.operator(mode, func, types, args, kwargs)
             self.faults.check_operator(mode.of(func), args, kwargs)
             if self.replays is not None:
-                self.replays.used(args, kwargs)
+                self.replays.check_use(args, kwargs)
             return mode.__torch_dispatch__(func, types, args, kwargs)
         finally:
             local.graphed = False
