@@ -114,6 +114,8 @@ def test_imported_functions_are_followed_by_their_other_name(tmp_path: Path) -> 
         ("a = loss.item()\nbest = a if a > best else best", {"best"}),
         ("raise ValueError(loss.item())", {"check"}),
         ("assert loss.item() > 0", {"check"}),
+        ("g = torch.Generator()\ng.manual_seed(loss.item())", {"library"}),
+        ("kept = []\nkept.append(loss.item())\nkept = torch.cat(kept)", {"append", "tensor"}),
         ("stats = {'loss': [loss.item()]}\nmeans = {k: 0 for k in stats}", {"dict"}),
         ("means = [v for v in [loss.item()] if not math.isnan(v)]", {"finite"}),
         ("ranks = loss.item()\ndist.new_group([ranks])", {"library"}),

@@ -92,7 +92,7 @@ def _use_well_known(flow: Flow, at: ReachedPlace, call: ast.Call, name: str, key
         flow.add(at, "selection", call)
     elif name in callees.SHOWS and not (torch or root in ("np", "numpy")):
         flow.add(at, "show", call)
-    elif name in callees.APPENDS and owner is not None and not torch and not is_tensor(at.file, owner):
+    elif name in callees.APPENDS and owner is not None and not torch and not _adds_to_tensor(at, name, owner):
         flow.add(at, "append", call)
         held = at.held if name == "extend" else at.held.put(ANY)
         flow.put(at.move(at.node, held), owner, call)
@@ -113,6 +113,11 @@ def _use_well_known(flow: Flow, at: ReachedPlace, call: ast.Call, name: str, key
     else:
         return False
     return True
+
+
+def _adds_to_tensor(at: ReachedPlace, name: str, owner: ast.expr) -> bool:
+    """Whether a method of this name computes: tensors have an ``add``, but nothing is appended to them."""
+    return name in ("add", "put") and is_tensor(at.file, owner)
 
 
 def _is_size(at: ReachedPlace, call: ast.Call, name: str, torch: bool, method: bool) -> bool:

@@ -15,7 +15,17 @@ from gapless.uses.source_files import (
     root_name,
 )
 
-_NO_TENSORS = ("device", "is_tensor", "Size", "manual_seed", "compile", "load")
+_NO_TENSORS = (
+    "device",
+    "is_tensor",
+    "Size",
+    "manual_seed",
+    "compile",
+    "load",
+    "Generator",
+    "Stream",
+    "Event",
+)
 """Functions of torch that make no tensor, or nobody knows what."""
 _DICTS = ("dict", "defaultdict", "OrderedDict", "Counter")
 _MAX_DEPTH = 4
