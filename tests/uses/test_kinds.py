@@ -114,6 +114,7 @@ def test_imported_functions_are_followed_by_their_other_name(tmp_path: Path) -> 
         ("a = loss.item()\nbest = a if a > best else best", {"best"}),
         ("raise ValueError(loss.item())", {"check"}),
         ("assert loss.item() > 0", {"check"}),
+        ("norms = [0.0] * 3\nnorms[i] = loss.item()", {"append"}),
         ("g = torch.Generator()\ng.manual_seed(loss.item())", {"library"}),
         ("kept = []\nkept.append(loss.item())\nkept = torch.cat(kept)", {"append", "tensor"}),
         ("stats = {'loss': [loss.item()]}\nmeans = {k: 0 for k in stats}", {"dict"}),
@@ -128,7 +129,7 @@ def test_imported_functions_are_followed_by_their_other_name(tmp_path: Path) -> 
         ("d = {'n': loss.item()}\nif 'm' in d:\n    x = 1\nx[:d['n']]", {"slice"}),
         (
             "r = {'a': {}}\nr['a'][i] = loss.item()\nif r['a'][i] > 0:\n    n = 1\nelse:\n    n = 2",
-            {"append", "condition"},
+            {"stored", "condition"},
         ),
         ("assert loss.item() == loss.item()", {"check"}),
         ("obs = env.step(loss.item())", {"environment"}),

@@ -355,7 +355,8 @@ def _accumulator(read: ReadValue, use: Use) -> str:
     summed = not_in_place(changed) if changed else f"{read.tensor}.double()"
     total = f"`{target}`" if target else "the sum"
     return (
-        f"sum up on the GPU, in double precision{_at(read, use)}: `{summed}`, and read {total} only where it "
+        f"sum up on the GPU, in float64 as Python does{_at(read, use)}: `{summed}`, and read {total} "
+        "only where it "
         "is shown"
     )
 

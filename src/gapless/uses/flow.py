@@ -11,7 +11,7 @@ from gapless.uses import callees, reaching
 from gapless.uses.arguments import use_argument
 from gapless.uses.conditions import Branching, kind_of_condition
 from gapless.uses.followed import ANY, FollowedValue, ReachedPlace
-from gapless.uses.meaning import is_dict, is_tensor
+from gapless.uses.meaning import is_dict, is_list, is_tensor
 from gapless.uses.methods import use_attribute
 from gapless.uses.resolving import CallGraph
 from gapless.uses.source_files import (
@@ -326,7 +326,7 @@ class Flow:
         elif is_tensor(at.file, target.value):
             self.add(at, "tensor", target)
         else:
-            self.add(at, "append", target)
+            self.add(at, "append" if is_list(at.file, target.value) else "stored", target)
             self.put(at.move(at.node, at.held.put(ANY)), target.value, binding)
 
     def put(self, at: ReachedPlace, container: ast.AST, binding: ast.AST) -> None:

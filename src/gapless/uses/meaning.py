@@ -113,6 +113,12 @@ def is_dict(file: SourceFile, node: ast.AST) -> bool:
     )
 
 
+def is_list(file: SourceFile, node: ast.AST) -> bool:
+    """Whether `node` is a list by its assignment, also one that was multiplied (``[0.0] * n``)."""
+    values = [value.left if isinstance(value, ast.BinOp) else value for value in _values(file, node)]
+    return any(isinstance(value, (ast.List, ast.ListComp)) for value in values)
+
+
 def _values(file: SourceFile, node: ast.AST) -> list[ast.expr]:
     """Return what is assigned to a name or an attribute."""
     return (
