@@ -346,7 +346,8 @@ def _tensor(read: ReadValue, use: Use) -> str:
 
 
 def _accumulator(read: ReadValue, use: Use) -> str:
-    changed = _replace_read(use.text, read, double=not _is_whole(read.value))
+    whole = _is_whole(read.value)
+    changed = _replace_read(use.text, read, double=not whole)
     code = parse_line(use.text)
     target = ""
     if code is not None and isinstance(code.statement, (ast.AugAssign, ast.Assign)):
@@ -354,11 +355,8 @@ def _accumulator(read: ReadValue, use: Use) -> str:
         target = code.text(statement.target if isinstance(statement, ast.AugAssign) else statement.targets[0])
     summed = not_in_place(changed) if changed else f"{read.tensor}.double()"
     total = f"`{target}`" if target else "the sum"
-    return (
-        f"sum up on the GPU, in float64 as Python does{_at(read, use)}: `{summed}`, and read {total} "
-        "only where it "
-        "is shown"
-    )
+    exactly = "" if whole else ", in float64 as Python does"
+    return f"sum up on the GPU{exactly}{_at(read, use)}: `{summed}`, and read {total} only where it is shown"
 
 
 def _is_whole(value: str) -> bool:
