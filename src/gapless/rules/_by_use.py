@@ -534,3 +534,8 @@ _CHANGES: dict[UseKind, str] = {
     "unused": "delete the read",
 }
 """The same in a few words."""
+
+READ_ONCE: frozenset[str] = frozenset(
+    _CHANGES[kind] for kind in ("element", "accumulator", "append", "dict", "best", "show", "finite", "numpy")
+)
+"""Changes after which what was read many times is read once, at the end or before the loop."""

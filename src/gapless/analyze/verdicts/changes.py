@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gapless.model import NOTHING, Change, Finding, WaitRule
 from gapless.model.verdict import Unit
 from gapless.rules import rule
+from gapless.rules._by_use import READ_ONCE
 
 MAX_CHANGES = 5
 """Changes named; nobody works off a longer list."""
@@ -100,14 +101,10 @@ def action_of(finding: Finding) -> str:
 
 def _remaining_syncs(finding: Finding) -> int:
     """Return how many syncs per phase the rule's own change leaves, such as one read at its end."""
-    own_rule = rule(finding.code)
-    return (
-        own_rule.leaves
-        if isinstance(own_rule, WaitRule)
-        and finding.frequency.times
-        and action_of(finding) == own_rule.change
-        else 0
-    )
+    own_rule, action = rule(finding.code), action_of(finding)
+    if not isinstance(own_rule, WaitRule) or not finding.frequency.times:
+        return 0
+    return int(action in READ_ONCE) or (own_rule.leaves if action == own_rule.change else 0)
 
 
 def _first_clause(remedy: str) -> str:
