@@ -145,7 +145,7 @@ class WaitRule(Rule):
         >>> line = SourceLine("train.py", 7, "Trainer.step", "total += loss.item()")
         >>> site = Site(operator="aten::_local_scalar_dense", mechanism="read", stack=(line,))
         >>> rule("GAP101").mended_with(site)
-        ('train.py', 'Trainer.step', 'read the value at the end, or every N steps')
+        ('train.py', 'Trainer.step', 'read the value at the end, not in each step')
         """
         remedy = self.remedy(site) if self.reach == "value" else self.change_at(site)
         line = site.line

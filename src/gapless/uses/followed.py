@@ -1,10 +1,12 @@
-"""`FollowedValue`, a value followed through the source, and `ReachedPlace`, where it has come to."""
+"""`FollowedValue`, a value followed through the source, `ReachedPlace`, where it has come to, and `Walk`."""
 
 from __future__ import annotations
 
 import ast
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
+from gapless.model.use import UseKind
+from gapless.uses.resolving import CallGraph
 from gapless.uses.source_files import SourceFile
 
 Role = Literal["value", "compared", "finite", "selection", "count"]
@@ -57,3 +59,23 @@ class ReachedPlace(NamedTuple):
     def move(self, node: ast.AST, held: FollowedValue | None = None) -> ReachedPlace:
         """Return the place `node` in the same file, as far from the start as this one."""
         return ReachedPlace(self.file, node, self.hops, held if held is not None else self.held)
+
+
+class Walk(Protocol):
+    """The walk over the source, for those that say where a value goes next: `flow.Flow`."""
+
+    calls: CallGraph
+
+    def go(self, at: ReachedPlace) -> None:
+        """Follow the value from `at` on."""
+
+    def add(self, at: ReachedPlace, kind: UseKind, node: ast.AST | None = None) -> None:
+        """Note a use at `node`, or where the value is."""
+
+    def put(self, at: ReachedPlace, container: ast.AST, binding: ast.AST) -> None:
+        """Follow a value that `binding` puts into `container`."""
+
+    def enter(
+        self, at: ReachedPlace, call: ast.Call, parameter: str, file: SourceFile, function: ast.AST
+    ) -> None:
+        """Follow an argument of `call` into the function that it reaches."""

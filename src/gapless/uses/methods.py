@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from gapless.uses import callees
-from gapless.uses.followed import ANY, ReachedPlace
+from gapless.uses.followed import ANY, ReachedPlace, Walk
 from gapless.uses.source_files import last_name
 
-if TYPE_CHECKING:
-    from gapless.uses.flow import Flow
 
-
-def use_attribute(flow: Flow, at: ReachedPlace, attribute: ast.Attribute) -> None:
+def use_attribute(flow: Walk, at: ReachedPlace, attribute: ast.Attribute) -> None:
     """Note or follow what is done with the attribute of the value at `at`."""
     parent = at.file.parents.get(attribute)
     call = parent if isinstance(parent, ast.Call) and parent.func is attribute else None
@@ -40,7 +36,7 @@ def use_attribute(flow: Flow, at: ReachedPlace, attribute: ast.Attribute) -> Non
         flow.go(at.move(call))  # a method of a number, an array or a tensor on the CPU: its result
 
 
-def _use_container(flow: Flow, at: ReachedPlace, name: str, call: ast.Call | None) -> None:
+def _use_container(flow: Walk, at: ReachedPlace, name: str, call: ast.Call | None) -> None:
     """Follow a value out of the list or dict that holds it."""
     key = at.held.path[0]
     if call is None:
@@ -65,7 +61,7 @@ def _use_container(flow: Flow, at: ReachedPlace, name: str, call: ast.Call | Non
         flow.go(at.move(call, at.held.without_keys()))
 
 
-def _use_selection(flow: Flow, at: ReachedPlace, name: str, call: ast.Call) -> None:
+def _use_selection(flow: Walk, at: ReachedPlace, name: str, call: ast.Call) -> None:
     """Follow a selection through a method."""
     if name in callees.TO_CPU:
         flow.add(at, "selection", call)
