@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 
 from gapless.uses import callees
-from gapless.uses.followed import ANY, FollowedValue, ReachedPlace, Walk
+from gapless.uses.followed import ANY, FollowedValue, ReachedPlace, ValueWalk
 from gapless.uses.meaning import is_tensor
 from gapless.uses.source_files import called_name, root_name
 
 
-def use_argument(flow: Walk, at: ReachedPlace, call: ast.Call, keyword: str | None) -> None:
+def use_argument(flow: ValueWalk, at: ReachedPlace, call: ast.Call, keyword: str | None) -> None:
     """Note or follow what `call` does with its argument at `at`, which is a `keyword` if that is given."""
     name = called_name(call)
     if name in callees.LOOKS:
@@ -20,7 +20,7 @@ def use_argument(flow: Walk, at: ReachedPlace, call: ast.Call, keyword: str | No
     _use_project(flow, at, call, keyword)
 
 
-def _use_builtin(flow: Walk, at: ReachedPlace, call: ast.Call, name: str) -> bool:
+def _use_builtin(flow: ValueWalk, at: ReachedPlace, call: ast.Call, name: str) -> bool:
     """Follow an argument of one of Python's own functions; False if it is none."""
     plain = isinstance(call.func, ast.Name)
     if name in callees.FINITE:
@@ -73,7 +73,9 @@ def _position(call: ast.Call, node: ast.AST) -> int:
     return next((place for place, argument in enumerate(call.args) if argument is node), 0)
 
 
-def _use_well_known(flow: Walk, at: ReachedPlace, call: ast.Call, name: str, keyword: str | None) -> bool:
+def _use_well_known(
+    flow: ValueWalk, at: ReachedPlace, call: ast.Call, name: str, keyword: str | None
+) -> bool:
     """Follow an argument of a well-known function of torch, NumPy, loggers, containers; False if none."""
     root, method = root_name(call.func), isinstance(call.func, ast.Attribute)
     torch = root in ("torch", "F", "nn") and "distributed" not in ast.unparse(call.func)
@@ -130,7 +132,7 @@ def _is_size(at: ReachedPlace, call: ast.Call, name: str, torch: bool, method: b
     return not (torch and name in callees.TENSOR_FIRST and place == 0 and at.node in call.args)
 
 
-def _use_project(flow: Walk, at: ReachedPlace, call: ast.Call, keyword: str | None) -> None:
+def _use_project(flow: ValueWalk, at: ReachedPlace, call: ast.Call, keyword: str | None) -> None:
     """Follow an argument into the project's function that is called."""
     reached = flow.calls.callees(at.file, call)
     if not reached and (klass := flow.calls.class_of_call(at.file, call)) is not None:
@@ -155,7 +157,7 @@ def _use_project(flow: Walk, at: ReachedPlace, call: ast.Call, keyword: str | No
 
 
 def _use_field(
-    flow: Walk, at: ReachedPlace, call: ast.Call, keyword: str | None, file: object, klass: ast.ClassDef
+    flow: ValueWalk, at: ReachedPlace, call: ast.Call, keyword: str | None, file: object, klass: ast.ClassDef
 ) -> None:
     """Follow a value into a field of a dataclass or a named tuple."""
     fields = [

@@ -1,4 +1,4 @@
-"""`FollowedValue`, a value followed through the source, `ReachedPlace`, where it has come to, and `Walk`."""
+"""`FollowedValue`, a value followed through the source, `ReachedPlace`, where it has come to, and `ValueWalk`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReachedPlace(NamedTuple):
         return ReachedPlace(self.file, node, self.hops, held if held is not None else self.held)
 
 
-class Walk(Protocol):
+class ValueWalk(Protocol):
     """The walk over the source, for those that say where a value goes next: `flow.Flow`."""
 
     calls: CallGraph

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 
 from gapless.uses import callees
-from gapless.uses.followed import ANY, ReachedPlace, Walk
+from gapless.uses.followed import ANY, ReachedPlace, ValueWalk
 from gapless.uses.source_files import last_name
 
 
-def use_attribute(flow: Walk, at: ReachedPlace, attribute: ast.Attribute) -> None:
+def use_attribute(flow: ValueWalk, at: ReachedPlace, attribute: ast.Attribute) -> None:
     """Note or follow what is done with the attribute of the value at `at`."""
     parent = at.file.parents.get(attribute)
     call = parent if isinstance(parent, ast.Call) and parent.func is attribute else None
@@ -36,7 +36,7 @@ def use_attribute(flow: Walk, at: ReachedPlace, attribute: ast.Attribute) -> Non
         flow.go(at.move(call))  # a method of a number, an array or a tensor on the CPU: its result
 
 
-def _use_container(flow: Walk, at: ReachedPlace, name: str, call: ast.Call | None) -> None:
+def _use_container(flow: ValueWalk, at: ReachedPlace, name: str, call: ast.Call | None) -> None:
     """Follow a value out of the list or dict that holds it."""
     key = at.held.path[0]
     if call is None:
@@ -61,7 +61,7 @@ def _use_container(flow: Walk, at: ReachedPlace, name: str, call: ast.Call | Non
         flow.go(at.move(call, at.held.without_keys()))
 
 
-def _use_selection(flow: Walk, at: ReachedPlace, name: str, call: ast.Call) -> None:
+def _use_selection(flow: ValueWalk, at: ReachedPlace, name: str, call: ast.Call) -> None:
     """Follow a selection through a method."""
     if name in callees.TO_CPU:
         flow.add(at, "selection", call)
