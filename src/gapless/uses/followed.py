@@ -1,4 +1,4 @@
-"""`FollowedValue`, a value followed through the source, `ReachedPlace`, where it has come to, and `ValueWalk`."""
+"""A value followed through the source, the place where it has come to, and the walk that follows it."""
 
 from __future__ import annotations
 
