@@ -105,6 +105,17 @@ def test_check_without_torch_says_how_to_get_it_whatever_the_option(plain_python
     assert [line for line in lines if not line.startswith(expected)] == []
 
 
+def test_a_torch_whose_import_fails_is_a_line(write, plain_python):
+    write("torch.py", "raise OSError('no libcudart\\nmore')\n")
+    write("train.py", "print('ran')\n")
+    process = plain_python("-m", "gapless", "check", "--find", "batch:1..4", "train.py")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == (
+        "gapless: gapless check runs your script and so needs PyTorch, whose import fails: "
+        "OSError: no libcudart\n"
+    )
+
+
 def _called(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 

@@ -54,12 +54,10 @@ class WaitError(GaplessError, RuntimeError):
 
 
 def require_torch(activity: str) -> None:
-    """Raise unless torch is installed; `activity` says what needs it: ``gapless check runs your script``.
-
-    Nothing is imported, so a broken torch still fails with its own error.
+    """Import torch or say why not; `activity` is what needs it: ``gapless check runs your script``.
 
     Raises:
-        UsageError: torch is not installed.
+        UsageError: torch is not installed, or its import fails.
     """
     try:
         spec = importlib.util.find_spec("torch")
@@ -67,3 +65,8 @@ def require_torch(activity: str) -> None:
         spec = None
     if spec is None:
         raise UsageError(f"{activity} and so needs PyTorch: pip install torch")
+    try:
+        importlib.import_module("torch")
+    except Exception as error:  # whatever a broken installation raises
+        why = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise UsageError(f"{activity} and so needs PyTorch, whose import fails: {why}") from None

@@ -70,6 +70,11 @@ FOREIGN: dict[str, tuple[str, Any, str]] = {
         lambda folder: database(folder, "CUPTI_ACTIVITY_KIND_KERNEL"),
         "a database that Nsight Systems exported",
     ),
+    "Ascend's database": (
+        "msprof_0.db",
+        lambda folder: database(folder, "CANN_API"),
+        "a profile of an Ascend NPU",
+    ),
     "JAX": ("host.xplane.pb", b"\n\x10\x12\x0e/host:metadata", "a profile of JAX or TensorFlow"),
     "JAX by its content": ("profile", b"\n\x10\x12\x0e/device:GPU:0", "a profile of JAX or TensorFlow"),
     "memory timeline": ("m.json", b"[[1, 2, 3], [[0, 1], [2, 3], [4, 5]]]", "a memory timeline"),

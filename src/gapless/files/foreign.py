@@ -79,6 +79,9 @@ _PLANE_BYTES = 1 << 16
 """Bytes at the beginning that contain the name of one of the first planes."""
 
 _ASCEND = b'"Ascend Hardware"'
+_ASCEND_NPU = ForeignFormat(
+    "a profile of an Ascend NPU", "Gapless reads profiles of NVIDIA, AMD and Intel GPUs only"
+)
 _KINETO = re.compile(
     rb'"cat"\s*:\s*"(?:cpu_op|Operator|user_annotation|python_function|cuda_runtime|Runtime|kernel|Kernel)"'
     rb'|"deviceProperties"\s*:'
@@ -89,6 +92,7 @@ _KINDS: tuple[tuple[FormatTest, ForeignFormat], ...] = (
     (_has_ending(".ncu-rep"), ForeignFormat("a report of Nsight Compute")),
     (_starts_with(b"NVR\0"), ForeignFormat("a report of Nsight Compute")),
     (_has_tables(b"rocpd_", b"rocpd"), ForeignFormat("a database of rocprof")),
+    (_has_tables(b"CANN_API", b"PYTORCH_API", b"COMPUTE_TASK_INFO", b"NPU_INFO"), _ASCEND_NPU),
     (
         _has_tables(b"CUPTI_ACTIVITY", b"TARGET_INFO", b"NVTX_EVENTS", b"StringIds"),
         ForeignFormat("a database that Nsight Systems exported"),
@@ -119,9 +123,7 @@ _KINDS: tuple[tuple[FormatTest, ForeignFormat], ...] = (
     ),
     (
         _json_contains(rb'"(?:Ascend Hardware|CANN)"|"ascend_pytorch_profiler"|"torch_npu'),
-        ForeignFormat(
-            "a profile of an Ascend NPU", "Gapless reads profiles of NVIDIA, AMD and Intel GPUs only"
-        ),
+        _ASCEND_NPU,
     ),
     (_json_contains(rb'"viztracer_metadata"'), ForeignFormat("a trace of VizTracer")),
     (
