@@ -123,11 +123,11 @@ def microseconds(session: Session) -> tuple[int, int, float, float, float]:
     times = times_of(programme)
     began = time.thread_time()
     for entry in distinct:
-        times.timed(entry)
+        times.add_times(entry)
         times.doubt(entry)
     first_done = time.thread_time()
     for entry in operators:
-        times.timed(entry)
+        times.add_times(entry)
     ended = time.thread_time()
     first, again = first_done - began, ended - first_done
     each = [first / len(distinct), again / len(operators), (first + again) / len(operators)]

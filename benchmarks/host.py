@@ -50,9 +50,9 @@ def predict_host(step: list[Entry], times: Times) -> float:
     total = 0.0
     for entry in step:
         if entry.kind == "update":
-            total += times.timed(entry).host
+            total += times.add_times(entry).host
         if entry.kind == "operator":
-            entry_times = times.timed(entry)
+            entry_times = times.add_times(entry)
             total += entry_times.host - USUAL.call * entry_times.kernels
             total += USUAL.tensor * entry.tensors if entry.tensors > 8 else 0.0
     return total

@@ -29,7 +29,7 @@ def compare(entries: Iterable[tuple[Entry, int]], gpu: GpuRates, real: float) ->
     times, entry_list = Times(gpu), list(entries)
     first = {(entry.name, entry.inputs, entry.dtype): entry for entry, _ in reversed(entry_list)}
     representatives = [first[entry.name, entry.inputs, entry.dtype] for entry, _ in entry_list]
-    length = np.array([times.timed(entry).device * count for entry, count in entry_list], float)
+    length = np.array([times.add_times(entry).device * count for entry, count in entry_list], float)
     total = interval(
         length.sum(),
         [(length * pace.device).sum() for pace in draw_machines(representatives, times.doubt, 0.0)],

@@ -69,7 +69,7 @@ def estimated(
 def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, device, late, monkeypatch):
     """Against a second road: the programme run again with every time multiplied."""
     times = Times(A100)
-    timed = [[times.timed(entry) for entry in PLAIN[plain]]] * 4
+    timed = [[times.add_times(entry) for entry in PLAIN[plain]]] * 4
     model = build(run_steps(timed, A100, USUAL).timeline)
     pace = ReplayPace(host, np.full(len(model.timeline.work), device), late)
     slow = USUAL.scaled(host)
@@ -93,7 +93,7 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
 
 def test_savings_of_an_unchanged_machine_are_its_prices():
     times = Times(A100)
-    ran = run_steps([[times.timed(entry) for entry in [add(10.0), read(0), *HOST, read(1)]]] * 4, A100, USUAL)
+    ran = run_steps([[times.add_times(entry) for entry in [add(10.0), read(0), *HOST, read(1)]]] * 4, A100, USUAL)
     model = build(ran.timeline)
     rows = {site: [row for step in ran.waits for row in step[site]] for site in (0, 1)}
     prices, drawn = price_groups(model, rows), group_savings(model, rows, NO_CHANGE)
@@ -111,7 +111,7 @@ def many_groups(count: int = 12):
     """A model with a wait at each of so many sites, the rows of each, and changes."""
     times = Times(A100)
     entries = [entry for site in range(count) for entry in (add(10.0 + site), read(site), *HOST)]
-    ran = run_steps([[times.timed(entry) for entry in entries]] * 3, A100, USUAL)
+    ran = run_steps([[times.add_times(entry) for entry in entries]] * 3, A100, USUAL)
     model = build(ran.timeline)
     rows = {site: [row for step in ran.waits for row in step[site]] for site in range(count)}
     ones = np.ones(len(model.timeline.work))
