@@ -69,7 +69,7 @@ def test_all_of_a_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "line", "reason", "change"),
     [
-        ({"read": "out.sum().item()"}, 8, "the CPU waits: Tensor.item", "read the value"),
+        ({"read": "out.sum().item()"}, 8, "the CPU waits: Tensor.item", "delete the read"),
         (
             {"capturable": False},
             12,

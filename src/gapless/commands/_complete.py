@@ -34,7 +34,7 @@ def _completer_for(param: click.Parameter) -> Complete | None:
         return _files
     if metavar == "CODES":
         return _codes
-    if metavar in ("NAME", "NAME,...") and param.name == "gpu":
+    if metavar in ("NAME", "NAME,...") and "--gpu" in param.opts:
         return _gpus
     return None
 

@@ -492,6 +492,10 @@ def test_checkpointing_computes_again(recorded: Any) -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_transformers_takes_it_for_flash_attention(padded: bool, recorded: Any) -> None:
     transformers = pytest.importorskip("transformers")
+    # Whether a package is there is cached for the process: other tests may have asked without the stand-in.
+    for ask in vars(transformers.utils.import_utils).values():
+        if hasattr(ask, "cache_clear"):
+            ask.cache_clear()
     config = transformers.LlamaConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, vocab_size=64, max_position_embeddings=64,
