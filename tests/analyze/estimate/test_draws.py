@@ -93,7 +93,8 @@ def test_a_replay_at_another_pace_is_the_machine_of_that_pace(plain, host, devic
 
 def test_savings_of_an_unchanged_machine_are_its_prices():
     times = Times(A100)
-    ran = run_steps([[times.add_times(entry) for entry in [add(10.0), read(0), *HOST, read(1)]]] * 4, A100, USUAL)
+    entries = [add(10.0), read(0), *HOST, read(1)]
+    ran = run_steps([[times.add_times(entry) for entry in entries]] * 4, A100, USUAL)
     model = build(ran.timeline)
     rows = {site: [row for step in ran.waits for row in step[site]] for site in (0, 1)}
     prices, drawn = price_groups(model, rows), group_savings(model, rows, NO_CHANGE)
