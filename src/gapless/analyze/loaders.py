@@ -55,6 +55,7 @@ def _single_use(diagnosis: Diagnosis) -> LoaderUse:
         and diagnosis.advised is not None
         and diagnosis.doubt is None
     )
+    best = diagnosis.remedy.advised if diagnosis.remedy is not None else diagnosis.advised
     return LoaderUse(
         dataset=diagnosis.dataset,
         made=diagnosis.line,
@@ -63,7 +64,7 @@ def _single_use(diagnosis: Diagnosis) -> LoaderUse:
         per_step=1.0,
         step=exactly(diagnosis.demand.step),
         late=exactly(diagnosis.now.wait) if is_predicted and diagnosis.now is not None else Range(),
-        left=exactly(diagnosis.advised.wait) if is_predicted and diagnosis.advised is not None else Range(),
+        left=exactly(best.wait) if is_predicted and best is not None else Range(),
         fetch=diagnosis.fetch,
         diagnosis=diagnosis if diagnosis.doubt is None else None,
         mistakes=diagnosis.correctness.mistakes if diagnosis.correctness is not None else (),
@@ -268,6 +269,12 @@ def _advice(profile: Profile, diagnosis: Diagnosis) -> tuple[str, str]:
     assert diagnosis.now is not None
     assert diagnosis.advised is not None
     now, advised = diagnosis.now, diagnosis.advised
+    remedy = diagnosis.remedy
+    if remedy is not None and remedy.advised is not None:
+        told = "; ".join(loader_advice.describe_remedy(diagnosis, remedy))
+        step = f"predicted step {duration(remedy.advised.step)} instead of {duration(profile.steps.mean)}"
+        code = loader_advice.remedy_code(diagnosis, remedy)
+        return f"{told}: {step}\n{code}", loader_advice.remedy_change(diagnosis, remedy)
     if (
         loader_advice.has_recommended(diagnosis.setting, diagnosis)
         or advised.step > (1 - loader_advice.MIN_SHARE_OF_STEP) * now.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from gapless.loading import predict, trust
 from gapless.loading.batches import length_of
 from gapless.loading.blocked import WaitSampler
 from gapless.loading.correctness import verify_here
+from gapless.loading.feed import identify_feed
 from gapless.loading.forked import Stopped, Tell, can_fork, run_in_copy
 from gapless.loading.lines import item_line
 from gapless.loading.machine import OtherLoad
@@ -224,9 +226,12 @@ def _measure_loader(use: LoaderUses, known_use: LoaderUse, step: StepTimes, budg
     demands = [
         Demand(step=length / known_use.per_step, source="estimate") for length in _lengths(step.length)
     ]
-    diagnosis = diagnose(use.loader, budget, demands[1].step / 1e9, source="estimate")
+    feed = dataclasses.replace(identify_feed(use.loader), line=use.made)
+    diagnosis = diagnose(feed, budget, demands[1].step / 1e9, source="estimate")
     if diagnosis.interrupted:
         raise _interrupted_with_costs(KeyboardInterrupt(), use, known_use, diagnosis.fetch)
+    if use.library:  # the library writes the DataLoader's call
+        diagnosis = msgspec.structs.replace(diagnosis, remedies=())
     refuted = diagnosis.doubt is not None and diagnosis.doubt.kind == "refuted"
     stands, doubted = not refuted or (_is_confirmed(diagnosis) and step.ranks == 1), False
     if diagnosis.doubt is not None:
@@ -243,12 +248,17 @@ def _measure_loader(use: LoaderUses, known_use: LoaderUse, step: StepTimes, budg
     each = [
         diagnosis if demand == demands[1] else predict.predict_under(diagnosis, demand) for demand in demands
     ]
+    is_remedied = diagnosis.remedy is not None
     leads = _host_slack(step.length, step)
     late, left = zip(
-        *(_waits(variant, known_use.per_step, lead) for variant, lead in zip(each, leads, strict=True)),
+        *(
+            _waits(variant, known_use.per_step, lead, is_remedied)
+            for variant, lead in zip(each, leads, strict=True)
+        ),
         strict=True,
     )
     if refuted:
+        diagnosis = msgspec.structs.replace(diagnosis, remedies=())
         left = tuple(_left_in_run(diagnosis, wait, known_use.per_step) for wait in late)
     return msgspec.structs.replace(
         known_use,
@@ -306,11 +316,10 @@ def _host_slack(length: Range, step: StepTimes) -> tuple[int, ...]:
     return tuple(free) if step.waits < 1 else (0, 0, free[2])
 
 
-def _waits(diagnosis: Diagnosis, per_step: float, lead: int) -> tuple[int, int]:
-    """Return how long a training step waits, now and with the advised setting."""
-    now, then = (
-        _exposed_wait(p, per_step, lead) if p is not None else 0 for p in (diagnosis.now, diagnosis.advised)
-    )
+def _waits(diagnosis: Diagnosis, per_step: float, lead: int, is_remedied: bool = False) -> tuple[int, int]:
+    """Return how long a training step waits, now and with the advised setting, or the remedy."""
+    best = diagnosis.remedies[0].advised if is_remedied else diagnosis.advised
+    now, then = (_exposed_wait(p, per_step, lead) if p is not None else 0 for p in (diagnosis.now, best))
     return now, then
 
 

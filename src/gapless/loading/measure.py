@@ -19,14 +19,28 @@ from gapless.loading.feed import Feed, identify_feed
 from gapless.loading.forked import LoaderError, Stopped, run_in_copy
 from gapless.loading.hot_lines import find_hot_lines, note_time
 from gapless.loading.lines import definition, item_line
+from gapless.loading.loader_call import read_call
 from gapless.loading.machine import OtherLoad, measure_machine
 from gapless.loading.measure_begin import measure_begin, measure_forked_start
 from gapless.loading.measure_items import measure_items
 from gapless.loading.measure_loop import MIN_SECONDS, run_loop, run_setting
 from gapless.loading.measure_workers import measure_transfer
+from gapless.loading.number_lists import try_tensors
 from gapless.loading.sentence import notes, sentence
+from gapless.loading.side_effects import refuse_side_effects
 from gapless.loading.trust import MAX_PREDICTION_FACTOR, calibrate_load, conclude_runs, prediction_factor
-from gapless.model.loading import Demand, Diagnosis, Fetch, HotLine, Machine, Prediction, Seen, Transfer
+from gapless.loading.whole_batches import try_whole_batches
+from gapless.model.loading import (
+    BatchRemedy,
+    Demand,
+    Diagnosis,
+    Fetch,
+    HotLine,
+    Machine,
+    Prediction,
+    Seen,
+    Transfer,
+)
 from gapless.model.loading_feed import Begin
 from gapless.model.wording import duration, number, percent
 
@@ -35,8 +49,9 @@ Progress = Callable[[str, float], None]
 
 _BUDGET_SHARES = {
     "cores": 0.12,
-    "items": 0.31,
+    "items": 0.25,
     "lines": 0.07,
+    "remedies": 0.06,
     "begin": 0.03,
     "workers": 0.2,
     "loop": 0.15,
@@ -118,6 +133,7 @@ class _LoaderMeasurement:
         self.machine = Machine(start=start_of(loader))
         self.fetch: Fetch | None = None
         self.hot: list[HotLine] = []
+        self.remedies: list[BatchRemedy] = []
         self.begin = Begin()
         self.transfer: Transfer | None = None
         self.workers = True
@@ -150,6 +166,7 @@ class _LoaderMeasurement:
         self.fetch = self._measure_items()
         if self.fetch.item / 1e9 < self._seconds("lines"):
             self.hot = self.measure_part("lines", list[HotLine], self._find_hot_lines, note_time)
+        self.remedies = self._try_remedies(self.fetch)
         self.begin = self._measure_begin(self.fetch)
         problem = explain_unpicklable(self.loader)
         if problem:
@@ -194,6 +211,7 @@ class _LoaderMeasurement:
             now=predict.predict(measured_costs, self.setting),
             best=best,
             advised=advised,
+            remedies=predict.predict_remedies(measured_costs, self.remedies),
         )
 
     def _run_settings(self, diagnosis: Diagnosis) -> None:
@@ -285,6 +303,26 @@ class _LoaderMeasurement:
 
     def _find_hot_lines(self, tell: forked.Tell) -> list[HotLine]:
         return find_hot_lines(self.loader, self._seconds("lines"), tell, skip=self.skip)
+
+    def _try_remedies(self, fetch: Fetch) -> list[BatchRemedy]:
+        """Try other ways to make the same batches; a copy of the process that fails has none."""
+        if not forked.can_fork():
+            return []
+        seconds, call = self._seconds("remedies") / 2, read_call(self.loader, self.feed.line)
+
+        def work(tell: forked.Tell) -> list[BatchRemedy]:
+            refuse_side_effects()
+            tries = (
+                attempt(self.loader, fetch, call, seconds, skip=self.skip)
+                for attempt in (try_whole_batches, try_tensors)
+            )
+            return [remedy for remedy in tries if remedy is not None]
+
+        try:
+            remedies: list[BatchRemedy] = self.measure_part("remedies", list[BatchRemedy], work)
+        except LoaderError:
+            return []
+        return remedies
 
     def _measure_begin(self, fetch: Fetch) -> Begin:
         """Measure how an epoch begins; nothing if that would take long or fails, as other parts report

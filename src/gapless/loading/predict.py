@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from gapless.loading.sentence import sentence
 from gapless.loading.simulate import PipelineCosts, SimulatedRun, simulate
-from gapless.model.loading import Bound, Demand, Diagnosis, Fetch, Machine, Prediction, Setting, Transfer
+from gapless.model.loading import (
+    BatchRemedy,
+    Bound,
+    Demand,
+    Diagnosis,
+    Fetch,
+    Machine,
+    Prediction,
+    Setting,
+    Transfer,
+)
 from gapless.model.loading_feed import Around
 
 MAX_SLOWDOWN = 0.05
@@ -204,6 +214,34 @@ def _with_persistent_workers(costs: MeasuredCosts, prediction: Prediction) -> Pr
     return predict(costs, setting)
 
 
+def predict_remedies(costs: MeasuredCosts, remedies: Iterable[BatchRemedy]) -> tuple[BatchRemedy, ...]:
+    """Return `remedies` with their predictions under the best setting for each, the shortest step first."""
+    predicted = []
+    for remedy in remedies:
+        remedied = _with_remedy(costs, remedy)
+        _, advised = choose(remedied, predict_all(remedied))
+        predicted.append(msgspec.structs.replace(remedy, advised=advised))
+    return tuple(sorted(predicted, key=lambda remedy: remedy.advised.step if remedy.advised else 0.0))
+
+
+def _with_remedy(costs: MeasuredCosts, remedy: BatchRemedy) -> MeasuredCosts:
+    """Return `costs` with batches made as the remedy says; fewer tensors take less time to send."""
+    cost = remedy.batch
+    fetch = msgspec.structs.replace(
+        costs.fetch,
+        item=cost / max(costs.fetch.batch_size, 1.0),
+        collate=0.0,
+        at_once=True,
+        batches=remedy.batches,
+        tensors=remedy.tensors,
+    )
+    share = remedy.tensors / costs.fetch.tensors if 0 < remedy.tensors < costs.fetch.tensors else 1.0
+    transfer = msgspec.structs.replace(
+        costs.transfer, send=share * costs.transfer.send, receive=share * costs.transfer.receive
+    )
+    return replace(costs, fetch=fetch, transfer=transfer)
+
+
 def predict_again(saved: Diagnosis, demand: Demand) -> Diagnosis:
     """Predict from a saved measurement for a step with another `demand`."""
     if saved.around is not None and saved.around.foreign:
@@ -221,6 +259,7 @@ def predict_again(saved: Diagnosis, demand: Demand) -> Diagnosis:
         best=best,
         advised=advised,
         recommended={} if saved.doubt is not None else advised.setting.arguments,
+        remedies=predict_remedies(costs, saved.remedies),
         seen=None,
         seen_advised=None,
     )
@@ -238,6 +277,13 @@ def predict_under(saved: Diagnosis, demand: Demand) -> Diagnosis:
         demand=demand,
         now=now and predict(costs, now.setting),
         advised=advised and predict(costs, advised.setting),
+        remedies=tuple(
+            msgspec.structs.replace(
+                remedy,
+                advised=remedy.advised and predict(_with_remedy(costs, remedy), remedy.advised.setting),
+            )
+            for remedy in saved.remedies
+        ),
     )
 
 

@@ -13,6 +13,7 @@ DOING = {
     "cores": "measuring the cores",
     "items": "making batches",
     "lines": "finding where the time goes",
+    "remedies": "trying other ways to make batches",
     "begin": "starting an epoch",
     "workers": "trying a worker",
     "loop": "running the loader as it is",
@@ -71,6 +72,8 @@ def _describe_refuted(diagnosis: Diagnosis) -> str:
 
 def _describe_unchecked(diagnosis: Diagnosis) -> str:
     """Say if a prediction was not checked by a run."""
+    if diagnosis.remedy is not None:
+        return " (predicted from batches made that way)"
     return "" if diagnosis.seen_advised is not None else " (predicted, not run)"
 
 
@@ -136,9 +139,12 @@ def _describe_wait(diagnosis: Diagnosis) -> str:
 
 
 def _verdict(diagnosis: Diagnosis) -> str:
-    now, advised = diagnosis.now, diagnosis.advised
+    now, advised, remedy = diagnosis.now, diagnosis.advised, diagnosis.remedy
     if now is None or advised is None:
         return "nothing could be predicted"
+    if remedy is not None and remedy.advised is not None:
+        then, before = duration(remedy.advised.step), duration(diagnosis.step_now)
+        return f"{remedy.change}: a step then takes {then} instead of {before}"
     if not diagnosis.demand.step:
         return _throughput(diagnosis, now, advised)
     step = f"your step takes {duration(diagnosis.demand.step)}"

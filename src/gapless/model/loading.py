@@ -13,6 +13,8 @@ _MIN_AGREEING_SHARE, _MIN_SAMPLES = 0.8, 5
 """Share of the samples that must agree on what is waited for, and their minimum number."""
 _MIN_COMPUTING_SHARE = 0.1
 """Share of an item's time below which its computing says nothing about delays: late wake-ups outweigh it."""
+_MAX_STEP_LEFT = 0.95
+"""A remedy is advised if it leaves a smaller share of the step under the recommended setting."""
 _WAITING = {
     "io": "waiting for I/O",
     "sleep": "sleeping",
@@ -221,6 +223,38 @@ class Prediction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     excluded: str = ""
 
 
+class BatchRemedy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A change in how batches are made, tried in a copy of the process, where the batches were equal.
+
+    - `kind`: ``whole`` (batches are indexed at once, not item by item) or ``tensors`` (lists of numbers are
+      made tensors before they are collated).
+    - `code`: what to write, without the `Setting`: it ends with the DataLoader's closing parenthesis.
+    - `change`: the same in a few words; `differs`: what else the loop gets ("": nothing).
+    - `tried`: batches that were made this way; `batches`: processor and waiting time of each; `tensors`: in
+      each.
+    - `advised`: the prediction under the cheapest setting within 5 % of the best with this change.
+    """
+
+    kind: str
+    code: str
+    change: str = ""
+    differs: str = ""
+    line: SourceLine | None = None
+    tried: int = 0
+    batches: tuple[tuple[int, int], ...] = ()
+    tensors: int = 0
+    advised: Prediction | None = None
+
+    @property
+    def batch(self) -> float:
+        """Nanoseconds to make a batch."""
+        return sum(map(sum, self.batches)) / max(len(self.batches), 1)
+
+    def code_with(self, arguments: str) -> str:
+        """Return the code with the DataLoader's `arguments` of a setting added (``num_workers=2``)."""
+        return f"{self.code[:-1]}, {arguments})" if arguments else self.code
+
+
 class Bound(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A lower bound: no setting makes a step shorter than `least` nanoseconds, which `stage` alone takes."""
 
@@ -298,6 +332,7 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     - `seen`, `seen_advised`: runs of the loader under its own and the advised setting.
     - `recommended`: keyword arguments for ``DataLoader``.
     - `correctness`: whether the loader yields what it should; None if not checked.
+    - `remedies`: changes in how batches are made that were tried; the most effective first.
     - `doubt`: why predictions are unreliable; `interrupted`: the part of the measurement that was cut short
       ("": none).
     - `around`: what wraps the DataLoader. `fetch`, `transfer` and `length` are then of the DataLoader's own
@@ -328,6 +363,7 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seen: Seen | None = None
     seen_advised: Seen | None = msgspec.field(default=None, name="verified")
     correctness: Verification | None = None
+    remedies: tuple[BatchRemedy, ...] = ()
     doubt: Doubt | None = None
     interrupted: str = ""
     duration: float = 0.0
@@ -342,6 +378,14 @@ class Diagnosis(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def step_advised(self) -> float:
         """A step under the advised setting: as run, otherwise as predicted; 0 if neither is known."""
         return _measured_step(self.seen_advised) or (self.advised.step if self.advised is not None else 0.0)
+
+    @property
+    def remedy(self) -> BatchRemedy | None:
+        """The most effective remedy, if it makes a step clearly shorter than every setting does."""
+        for remedy in self.remedies[:1] if self.doubt is None else ():
+            if remedy.advised is not None and remedy.advised.step < _MAX_STEP_LEFT * self.step_advised:
+                return remedy
+        return None
 
 
 def _measured_step(run: Seen | None) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gapless.model.loader_use import LoaderUse
-from gapless.model.loading import Diagnosis, Setting
+from gapless.model.loading import BatchRemedy, Diagnosis, Setting
 from gapless.model.wording import count, duration, percent
 
 MIN_SHARE_OF_STEP = 0.05
@@ -44,11 +46,18 @@ def word_for_library(library: str, words: str) -> str:
 
 def recommended_arguments(diagnosis: Diagnosis) -> str:
     """Return ``num_workers=4, pin_memory=True``: recommended arguments that are not torch's defaults."""
+    return _format_arguments(diagnosis.recommended, diagnosis)
+
+
+def remedy_arguments(diagnosis: Diagnosis, remedy: BatchRemedy) -> str:
+    """Return the arguments, as `recommended_arguments` does, that are best with `remedy`."""
+    setting = remedy.advised.setting if remedy.advised is not None else diagnosis.setting
+    return _format_arguments(setting.arguments, diagnosis)
+
+
+def _format_arguments(advised: dict[str, int | bool | None], diagnosis: Diagnosis) -> str:
     # Pinning is kept: without a GPU nothing was measured that would speak against it.
-    advised = {
-        **diagnosis.recommended,
-        "pin_memory": diagnosis.recommended.get("pin_memory") or diagnosis.setting.pin,
-    }
+    advised = {**advised, "pin_memory": advised.get("pin_memory") or diagnosis.setting.pin}
     settings = [
         f"{name}={value}"
         for name, value in advised.items()
@@ -66,6 +75,28 @@ def short_recommendation(diagnosis: Diagnosis, library: str = "") -> str:
             break
         shown = longer
     return f"`{shown}`"
+
+
+def remedy_change(diagnosis: Diagnosis, remedy: BatchRemedy) -> str:
+    """Return `remedy` in a few words, with the number of workers if another is best with it."""
+    workers = remedy.advised.setting.workers if remedy.advised is not None else diagnosis.setting.workers
+    return remedy.change + (f", `num_workers={workers}`" if workers != diagnosis.setting.workers else "")
+
+
+def describe_remedy(diagnosis: Diagnosis, remedy: BatchRemedy) -> Iterator[str]:
+    """Yield what `remedy` is and what it gains, and what else changes with it."""
+    fetch = diagnosis.fetch
+    yield (
+        f"{remedy.change}: a batch then takes {duration(remedy.batch)} instead of "
+        f"{duration(fetch.cpu + fetch.wait)}, best with {remedy_arguments(diagnosis, remedy)}"
+    )
+    if remedy.differs:
+        yield remedy.differs
+
+
+def remedy_code(diagnosis: Diagnosis, remedy: BatchRemedy) -> str:
+    """Return what to write for `remedy`, in lines."""
+    return remedy.code_with(remedy_arguments(diagnosis, remedy))
 
 
 def describe_cost(diagnosis: Diagnosis) -> str:
@@ -145,12 +176,14 @@ def is_starving(use: LoaderUse, diagnosis: Diagnosis) -> bool:
 def is_better(use: LoaderUse, diagnosis: Diagnosis) -> bool:
     """Whether the recommended setting differs from the present one and shortens the wait."""
     gains = use.left.likely < (1 - MIN_SHARE_OF_STEP) * use.late.likely
-    return gains and not has_recommended(use.setting, diagnosis)
+    return gains and (diagnosis.remedy is not None or not has_recommended(use.setting, diagnosis))
 
 
 def settings_to_take(use: LoaderUse) -> str:
-    """Return the settings that end a wait for batches, in short; "" if steps do not wait or none helps."""
+    """Return the change that ends a wait for batches, in short; "" if steps do not wait or none helps."""
     diagnosis = use.diagnosis
     if diagnosis is None or not is_starving(use, diagnosis) or not is_better(use, diagnosis):
         return ""
+    if diagnosis.remedy is not None:
+        return remedy_change(diagnosis, diagnosis.remedy)
     return short_recommendation(diagnosis, use.library)

@@ -45,7 +45,14 @@ class StarvedInput(ProfileRule, LoaderRule):
     loader = DataLoader(dataset, batch_size=64, num_workers=8, pin_memory=True, persistent_workers=True)
     for inputs, labels in loader:
         train_step(inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+
+    # data in memory needs no worker if whole batches are indexed at once
+    batches = BatchSampler(RandomSampler(dataset), 64, drop_last=False)
+    loader = DataLoader(dataset, sampler=batches, batch_size=None)
     ```
+    `gapless loader` tries the latter, and tensors in place of lists of numbers, and advises either only if
+    the batches are the same.
+
     You need as many workers as the time of a batch divided by that of the rest of a step, rounded up, if
     each has a core. With fewer cores, make the batch cheaper: decode and resize once and store the result,
     do per-sample work on the whole batch or on the GPU. If samples wait for a disk or a network, more
@@ -98,6 +105,12 @@ def _advise_setting(use: LoaderUse, diagnosis: Diagnosis) -> tuple[str, str]:
     enough = left <= 2 * loader.MIN_SHARE_OF_STEP * (step + left)
     if not loader.is_better(use, diagnosis):
         return f"no setting keeps up on this machine: {loader.MAKE_CHEAPER}", loader.MAKE_CHEAPER
+    remedy = diagnosis.remedy
+    if remedy is not None:
+        told = "; ".join(loader.describe_remedy(diagnosis, remedy))
+        code = loader.remedy_code(diagnosis, remedy)
+        gain = f"a step then takes {duration(step + left)} instead of {duration(step + late)}"
+        return f"{told}: {gain}\n{code}", loader.settings_to_take(use)
     advice = (
         f"{loader.describe_call(use, diagnosis)}: a step then takes {duration(step + left)} instead of "
         f"{duration(step + late)}"

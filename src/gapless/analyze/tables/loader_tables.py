@@ -9,6 +9,7 @@ from gapless.model.loading import Diagnosis, Prediction, Seen
 from gapless.model.loading_mistakes import Verification
 from gapless.model.table import Row, Tone, table
 from gapless.model.wording import count, duration, percent, size
+from gapless.rules import _loader as words
 
 _MIN_WAIT_SHOWN_NS = 500
 """Nanoseconds of waiting below which a cell stays empty."""
@@ -18,7 +19,8 @@ _USUAL_PREFETCH = 2
 
 def tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
     """Return the tables of `diagnosis` that have rows or notes."""
-    results = [_costs(diagnosis), _lines(diagnosis), _settings(diagnosis), _runs(diagnosis)]
+    results = [_costs(diagnosis), _lines(diagnosis), _remedies(diagnosis)]
+    results += [_settings(diagnosis), _runs(diagnosis)]
     results += [_correctness(diagnosis.correctness)] if diagnosis.correctness is not None else []
     return tuple(table for table in results if table.rows or table.notes)
 
@@ -71,6 +73,20 @@ def _lines(diagnosis: Diagnosis) -> Table:
     """Return the lines that take most of the time for a batch."""
     rows = (Row((hot_line.line, percent(hot_line.share), hot_line.line.code)) for hot_line in diagnosis.hot)
     return table("Where the time for a batch goes", "share | <", rows)
+
+
+def _remedies(diagnosis: Diagnosis) -> Table:
+    """Return what other ways to make batches were tried, and what to write for each."""
+    rows, notes = [], list[str]()
+    for remedy in diagnosis.remedies:
+        if remedy.advised is None:
+            continue
+        step, workers = duration(remedy.advised.step), str(remedy.advised.setting.workers)
+        rows.append(Row((remedy.change, duration(remedy.batch), workers, step)))
+        notes += [remedy.differs] if remedy.differs else []
+        notes += words.remedy_code(diagnosis, remedy).splitlines()
+    title = "Tried: the same batches" if diagnosis.doubt is None else "Tried (steps not reliable)"
+    return table(title, "a batch | num_workers | step", rows, notes=tuple(notes))
 
 
 def _settings(diagnosis: Diagnosis) -> Table:

@@ -24,6 +24,13 @@ _STEP_SOURCES = {
 """Where the length of a step comes from."""
 
 
+_CONDITIONS = {
+    "whole": "if the dataset is indexed with whole batches",
+    "tensors": "if its lists of numbers are made tensors",
+}
+"""The kinds of remedies, as conditions."""
+
+
 def verdict(diagnosis: Diagnosis) -> Verdict:
     """Return the verdict on a measured loader."""
     wrong = diagnosis.correctness.mistakes if diagnosis.correctness is not None else ()
@@ -51,15 +58,14 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
     """Return the sentence and level for a loader whose times are predicted."""
     assert diagnosis.now is not None
     assert diagnosis.advised is not None
-    before, after = diagnosis.step_now, diagnosis.step_advised
+    before, after, change = diagnosis.step_now, *_best_change(diagnosis)
     setting = words.describe_setting(diagnosis.setting)
     if not diagnosis.demand.step:
         rate = f"{1e9 / before:.3g} batches per second" if before else "as many batches as can be measured"
         if not after or before <= after * (1 + MIN_WAIT_SHARE):
             return f"Nothing worth fixing: {setting} gives {rate}, within 5 % of the best here", "fine"
         return (
-            f"The loader gives {rate}; with {words.recommended_arguments(diagnosis)} it gives "
-            f"{1e9 / after:.3g}",
+            f"The loader gives {rate}; {change} it gives {1e9 / after:.3g}",
             "act",
         )
     wait = diagnosis.seen.wait if diagnosis.seen is not None else diagnosis.now.wait
@@ -69,14 +75,29 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, Level]:
             "fine",
         )
     lost = f"Your GPU would wait {percent(wait / before)} of each {duration(before)} step for data"
-    left = diagnosis.seen_advised.wait if diagnosis.seen_advised is not None else diagnosis.advised.wait
+    left = _wait_left(diagnosis)
     if before <= after * (1 + MIN_WAIT_SHARE):
         return f"{lost}, and no setting helps: make batches cheaper", "act"
     return (
-        f"{lost}; with {words.recommended_arguments(diagnosis)}, {duration(left)} of it remains"
-        if left > MIN_WAIT_SHARE * after
-        else lost
+        f"{lost}; {change}, {duration(left)} of it remains" if left > MIN_WAIT_SHARE * after else lost
     ), "act"
+
+
+def _best_change(diagnosis: Diagnosis) -> tuple[float, str]:
+    """Return the step after the best change, and that change as a condition."""
+    remedy = diagnosis.remedy
+    if remedy is not None and remedy.advised is not None:
+        return remedy.advised.step, _CONDITIONS[remedy.kind]
+    return diagnosis.step_advised, f"with {words.recommended_arguments(diagnosis)}"
+
+
+def _wait_left(diagnosis: Diagnosis) -> float:
+    """Return how long a step waits for its batch after the best change."""
+    if diagnosis.remedy is not None and diagnosis.remedy.advised is not None:
+        return diagnosis.remedy.advised.wait
+    if diagnosis.seen_advised is not None:
+        return diagnosis.seen_advised.wait
+    return diagnosis.advised.wait if diagnosis.advised is not None else 0.0
 
 
 def _why(diagnosis: Diagnosis) -> Iterator[str]:
@@ -85,6 +106,9 @@ def _why(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.fetch.batches:
         where = words.describe_hottest_line(diagnosis)
         yield f"{cost[:1].upper()}{cost[1:]}" + (f"; {where}" if where else "")
+    if diagnosis.remedy is not None:
+        said = "; ".join(words.describe_remedy(diagnosis, diagnosis.remedy))
+        yield said[:1].upper() + said[1:]
     if diagnosis.demand.step:
         source = _STEP_SOURCES.get(diagnosis.demand.source, "")
         yield f"The step without its input takes {duration(diagnosis.demand.step)}{source and f' ({source})'}"
@@ -93,16 +117,25 @@ def _why(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _changes(diagnosis: Diagnosis) -> tuple[Change, ...]:
-    """Return the recommended setting, if it makes steps shorter."""
-    if diagnosis.advised is None or diagnosis.step_now <= diagnosis.step_advised * (1 + MIN_WAIT_SHARE):
+    """Return the remedy or the recommended setting, if it makes steps shorter."""
+    after, _ = _best_change(diagnosis)
+    if diagnosis.advised is None or diagnosis.step_now <= after * (1 + MIN_WAIT_SHARE):
         return ()
     place = "" if diagnosis.line is not None else "the DataLoader"
-    edit, before, after = words.recommended_arguments(diagnosis), diagnosis.step_now, diagnosis.step_advised
-    return (Change(what=edit, line=diagnosis.line, place=place, before=before, after=after),)
+    remedy = diagnosis.remedy
+    edit = (
+        words.recommended_arguments(diagnosis) if remedy is None else words.remedy_change(diagnosis, remedy)
+    )
+    return (Change(what=edit, line=diagnosis.line, place=place, before=diagnosis.step_now, after=after),)
 
 
 def _confidence(diagnosis: Diagnosis) -> str:
     """Say how long was measured, on how many cores, and whether the advice was run."""
-    ran = "the advice was run" if diagnosis.seen_advised is not None else "the advice is predicted, not run"
+    if diagnosis.remedy is not None:
+        ran = "the step with the advice is predicted from batches made that way"
+    elif diagnosis.seen_advised is not None:
+        ran = "the advice was run"
+    else:
+        ran = "the advice is predicted, not run"
     cores = count(diagnosis.machine.allowed, "core")
     return f"batches measured for {diagnosis.duration:.1f} s on {cores}; {ran}"
