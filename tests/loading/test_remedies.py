@@ -13,12 +13,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from gapless.analyze import report
 from gapless.loading import diagnose
-from gapless.loading.forked import can_fork, run_in_copy
+from gapless.loading.forked import can_fork, refuse_side_effects, run_in_copy
 from gapless.loading.lines import source_line
 from gapless.loading.loader_call import read_call
 from gapless.loading.number_lists import try_tensors
 from gapless.loading.predict import predict_again
-from gapless.loading.side_effects import refuse_side_effects
 from gapless.loading.whole_batches import is_same, try_whole_batches
 from gapless.model.loading import (
     BatchRemedy,

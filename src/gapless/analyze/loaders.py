@@ -271,10 +271,10 @@ def _advice(profile: Profile, diagnosis: Diagnosis) -> tuple[str, str]:
     now, advised = diagnosis.now, diagnosis.advised
     remedy = diagnosis.remedy
     if remedy is not None and remedy.advised is not None:
-        told = "; ".join(loader_advice.describe_remedy(diagnosis, remedy))
+        advice_text = "; ".join(loader_advice.describe_remedy(diagnosis, remedy))
         step = f"predicted step {duration(remedy.advised.step)} instead of {duration(profile.steps.mean)}"
         code = loader_advice.remedy_code(diagnosis, remedy)
-        return f"{told}: {step}\n{code}", loader_advice.remedy_change(diagnosis, remedy)
+        return f"{advice_text}: {step}\n{code}", loader_advice.remedy_change(diagnosis, remedy)
     if (
         loader_advice.has_recommended(diagnosis.setting, diagnosis)
         or advised.step > (1 - loader_advice.MIN_SHARE_OF_STEP) * now.step

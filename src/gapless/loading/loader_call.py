@@ -96,11 +96,11 @@ class LoaderCall:
     @property
     def text(self) -> str:
         """The lines before the call, and the call."""
-        dataset, *others = (
+        dataset, *options = (
             value if name == "dataset" else f"{name}={value}" for name, value in self.arguments.items()
         )
         rest = ["..."] if self.is_shortened else []
-        return "\n".join((*self.before, f"{self.function}({', '.join((dataset, *others, *rest))})"))
+        return "\n".join((*self.before, f"{self.function}({', '.join((dataset, *options, *rest))})"))
 
 
 def read_call(loader: DataLoader, line: SourceLine | None) -> LoaderCall:

@@ -16,7 +16,7 @@ from gapless.loading import foreign, forked, predict
 from gapless.loading.batches import is_iterable, length_of, setting_of, start_of
 from gapless.loading.blocked import WaitSampler
 from gapless.loading.feed import Feed, identify_feed
-from gapless.loading.forked import LoaderError, Stopped, run_in_copy
+from gapless.loading.forked import LoaderError, Stopped, refuse_side_effects, run_in_copy
 from gapless.loading.hot_lines import find_hot_lines, note_time
 from gapless.loading.lines import definition, item_line
 from gapless.loading.loader_call import read_call
@@ -27,7 +27,6 @@ from gapless.loading.measure_loop import MIN_SECONDS, run_loop, run_setting
 from gapless.loading.measure_workers import measure_transfer
 from gapless.loading.number_lists import try_tensors
 from gapless.loading.sentence import notes, sentence
-from gapless.loading.side_effects import refuse_side_effects
 from gapless.loading.trust import MAX_PREDICTION_FACTOR, calibrate_load, conclude_runs, prediction_factor
 from gapless.loading.whole_batches import try_whole_batches
 from gapless.model.loading import (

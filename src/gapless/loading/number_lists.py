@@ -116,7 +116,7 @@ def _batches(
     def make(request: Any) -> Any:
         return default_collate(lists.convert_all(_load(maker, request)))
 
-    def make_stored(request: Any, ready: list[Any]) -> Any:
+    def serve_batch(request: Any, ready: list[Any]) -> Any:
         _load(maker, request)
         return default_collate(ready)
 
@@ -124,7 +124,7 @@ def _batches(
     for request in islice(requests, _MAX_TRIED):
         calls += 1
         if is_stored:
-            yield partial(make_stored, request, lists.convert_all(_load(maker, request)))
+            yield partial(serve_batch, request, lists.convert_all(_load(maker, request)))
         else:
             yield partial(make, request)
     if not calls:

@@ -77,9 +77,9 @@ def _try_on(
     """
     few = requests[0][:_COMPARED_FIRST]
     for request in ([few[0]], few, [*reversed(few), *few], requests[0]):
-        expected = _collated(loader, request)
+        expected = _collate_items(loader, request)
         if not is_same(default_convert(index(request)), expected) or not is_same(
-            _collated(loader, request), expected
+            _collate_items(loader, request), expected
         ):
             return None
     batches = (
@@ -88,7 +88,7 @@ def _try_on(
     return time_batches(batches, seconds / 2)
 
 
-def _collated(loader: DataLoader, request: list[int]) -> Any:
+def _collate_items(loader: DataLoader, request: list[int]) -> Any:
     maker = BatchMaker(loader)
     return maker.collate([step() for step in maker.loads(request)])
 

@@ -107,10 +107,10 @@ def _advise_setting(use: LoaderUse, diagnosis: Diagnosis) -> tuple[str, str]:
         return f"no setting keeps up on this machine: {loader.MAKE_CHEAPER}", loader.MAKE_CHEAPER
     remedy = diagnosis.remedy
     if remedy is not None:
-        told = "; ".join(loader.describe_remedy(diagnosis, remedy))
+        advice_text = "; ".join(loader.describe_remedy(diagnosis, remedy))
         code = loader.remedy_code(diagnosis, remedy)
         gain = f"a step then takes {duration(step + left)} instead of {duration(step + late)}"
-        return f"{told}: {gain}\n{code}", loader.settings_to_take(use)
+        return f"{advice_text}: {gain}\n{code}", loader.settings_to_take(use)
     advice = (
         f"{loader.describe_call(use, diagnosis)}: a step then takes {duration(step + left)} instead of "
         f"{duration(step + late)}"
