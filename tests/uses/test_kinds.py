@@ -133,6 +133,11 @@ def test_imported_functions_are_followed_by_their_other_name(tmp_path: Path) -> 
         ),
         ("assert loss.item() == loss.item()", {"check"}),
         ("obs = env.step(loss.item())", {"environment"}),
+        (
+            "class Corridor:\n  def step(self, action):\n    self.x += 1 if action == 1 else -1\n"
+            "env = Corridor()\nenv.step(loss.item())",
+            {"environment"},
+        ),
         ("d = {}\nd[loss.item()] = 1", {"key"}),
         ("unknown(loss.item())", {"library"}),
         ("x = x.to(torch.float32)\nn = loss.item()\nx.fill_(n)", {"tensor"}),

@@ -80,12 +80,12 @@ def _use_well_known(
     root, method = root_name(call.func), isinstance(call.func, ast.Attribute)
     torch = root in ("torch", "F", "nn") and "distributed" not in ast.unparse(call.func)
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    if method and not torch and flow.calls.callees(at.file, call):
+    if name in ("step", "reset") and owner is not None and "env" in ast.unparse(owner).lower():
+        flow.add(at, "environment", call)  # the project's own, too: its state is on the CPU
+    elif method and not torch and flow.calls.callees(at.file, call):
         return False
-    if torch and name == "save":
+    elif torch and name == "save":
         flow.add(at, "checkpoint", call)
-    elif name in ("step", "reset") and owner is not None and "env" in ast.unparse(owner).lower():
-        flow.add(at, "environment", call)
     elif at.held.role == "selection" and not at.held.path and (torch or method):
         flow.add(at, "selection", call)
     elif name in callees.SHOWS and not (torch or root in ("np", "numpy")):
