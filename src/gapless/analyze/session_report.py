@@ -36,6 +36,7 @@ from gapless.analyze.run.steps import RunSteps, find_steps
 from gapless.analyze.tables.session_tables import tables
 from gapless.analyze.verdicts.search import with_search
 from gapless.analyze.verdicts.session_verdict import verdict
+from gapless.cores import no_collection
 from gapless.files.input import source_text
 from gapless.model import FINE, NOTHING, Finding, Hit, Report, Session, Site, StepSummary, Verdict
 from gapless.model.assumption import describe_switch
@@ -65,6 +66,7 @@ def report(
     return with_loaders(draft(session, read, priced, drawn, by_line), session.loaders, session.memory)
 
 
+@no_collection()  # tables of a long programme hold hundreds of thousands of objects
 def draft(
     session: Session,
     read: ReadSource = source_text,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
+from gapless.cores import no_collection
 from gapless.model.proof import Duration, Faster, Interval, Timing
 
 MIN_ROUNDS = 8
@@ -118,7 +118,8 @@ class Stopwatch:
         """Measure both in alternation, block by block, until the budget is spent, for at least eight
         rounds."""
         sides = (before, after)
-        with _no_collection():
+        gc.collect()
+        with no_collection():  # it would run at random times
             began = self.meter.now()
             paces = [self._warm(side) for side in sides]
             calls = tuple(self._calls(pace, side.max_calls) for pace, side in zip(paces, sides, strict=True))
@@ -158,19 +159,6 @@ class Stopwatch:
         ended = meter.now()
         device = meter.between(start, end) / calls if start is not None else None
         return Sample((ended - began) / calls, (returned - began) / calls, device)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Switch off the garbage collector, which would run at random times."""
-    was = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 # -- what the samples say --------------------------------------------------------------------------

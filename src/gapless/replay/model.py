@@ -96,13 +96,13 @@ class ReplayModel(Dependences):
             pairs = [self.program.by_position(weights.to_a, weights.to_b) for weights in weights_of]
             to_a, to_b = (np.stack(columns, axis=1) for columns in zip(*pairs, strict=True))
             clocks = [weights.clock for weights in weights_of]
-            time = self.program.run_changes(to_a, to_b)
+            times = np.ascontiguousarray(self.program.run_changes(to_a, to_b).T)
             batches = self._batches_of(sets, len(part))
             ends = (
                 np.concatenate([self._ends_without(batch, to_a, to_b, clocks) for batch in batches]) - start
             )
             for number, (change, weights) in enumerate(zip(part, weights_of, strict=True)):
-                outcome = ReplayOutcome(self, change, weights, none, time[:, number])
+                outcome = ReplayOutcome(self, change, weights, none, times[number])
                 yield ends[:, number].tolist(), outcome
 
     def marked(self, rows: Iterable[int]) -> Bools:

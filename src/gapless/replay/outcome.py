@@ -33,7 +33,7 @@ class ReplayOutcome:
     @cached_property
     def nodes(self) -> Ints:
         """The time of every node of the model's graph."""
-        times: Ints = np.array(self.time, np.int64)[self.model.program.place]
+        times: Ints = np.asarray(self.time, np.int64)[self.model.program.place]
         return times
 
     @cached_property

@@ -10,6 +10,7 @@ import numpy as np
 from gapless.replay.clock import HostClock
 from gapless.replay.host import LOADER, loader_rows
 from gapless.replay.outcome import ReplayOutcome
+from gapless.replay.program import NO_EDGE
 from gapless.trace.timeline import Bools, Ints, distinct
 
 Limiter = Literal["host", "device", "copies", "input", "peers"]
@@ -108,8 +109,8 @@ def _walk_path(outcome: ReplayOutcome) -> tuple[Ints, Bools]:
     """
     model = outcome.model
     program, order = model.program, model.program.order
-    _, to_b = program.by_position(outcome.weights.to_a, outcome.weights.to_b)
-    time, (a, b) = outcome.nodes[order], program.edges
+    to_b = np.where(program.cut_b, NO_EDGE, outcome.weights.to_b)[order]
+    time, (a, b) = np.asarray(outcome.time), program.edges
     by_b = time[b] + to_b >= time
     by_b[program.place[np.flatnonzero(outcome.removed) + 1]] = False
     following = np.where(by_b & ~_has_own_clock(outcome)[order], b, a).tolist()

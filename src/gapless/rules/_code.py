@@ -262,6 +262,8 @@ def parse_line(code: str) -> Code | None:
 
 def _without_comment(code: str) -> str:
     """Return `code` without a comment at its end: advice quotes only what runs."""
+    if "#" not in code:
+        return code
     try:
         for token in tokenize.generate_tokens(iter([code]).__next__):
             if token.type == tokenize.COMMENT:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
+from gapless.cores import no_collection
 from gapless.errors import UnreadableInput
 from gapless.files.sources import Progress, Source, open_source
 from gapless.trace.assemble import build_timeline
@@ -44,7 +42,7 @@ def read_bytes(data: bytes, name: str = "-", chunk: int = CHUNK) -> Timeline:
 def _read(source: Source, name: str, chunk: int) -> Timeline:
     rest = Rest()
     builder = TimelineBuilder()
-    with _no_collection():
+    with no_collection():  # millions of objects, none of them in cycles
         for batch in iter_events(source, rest, name, chunk):
             builder.add(batch)
             batch.clear()
@@ -66,15 +64,3 @@ def _read(source: Source, name: str, chunk: int) -> Timeline:
         )
         facts = replace(timeline.facts, losses=losses)
         return replace(timeline, facts=facts, notes=describe_damage(rest, builder, timeline, source.trouble))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Switch off garbage collection: reading creates millions of objects, none of them in cycles."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

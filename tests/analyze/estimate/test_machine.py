@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programmes import A100, MS, add, prefetch, read, send, synchronize
 from timeline_checks import assert_sound
 
-from gapless.analyze.estimate.machine import TimedEntry, run_steps
+from gapless.analyze.estimate.machine import MIN_QUEUE_DEPTH, TimedEntry, run_steps
 from gapless.analyze.estimate.times import USUAL
 from gapless.model.programme import Entry
 from gapless.replay.fidelity import measure_fidelity
@@ -54,6 +55,17 @@ def test_the_queue_is_bounded():
     calls = host.end[host.correlation > 0]
     starts = done.timeline.work.start
     assert (starts[:-1100] < calls[1100 : len(starts)]).all()
+
+
+@pytest.mark.parametrize(
+    ("reads_every", "device", "queued"),
+    [(250, 100_000, False), (700, 100_000, True), (700, 2_000, False)],
+)
+def test_the_depth_of_queues_makes_no_difference_until_they_are_that_long(reads_every, device, queued):
+    step = [*[timed(add(), device)] * reads_every, timed(read())]
+    usual = run_steps([step] * 3, A100, USUAL)
+    shallow = run_steps([step] * 3, A100, USUAL, MIN_QUEUE_DEPTH)
+    assert (usual.queued, usual.held == shallow.held) == (queued, not queued)
 
 
 def test_another_stream_runs_beside_and_an_event_holds_it():

@@ -240,7 +240,7 @@ def _run_and_price(
     ]
     drawn = draw_machines(entries_of_work, times.doubt, doubt)
     count = len(timed)
-    waits = bool(groups) and ran.held > 0
+    waits = bool(groups) and ran.held > 0 and ran.queued
     shallow = run_steps(timed, programme.gpu, times.host, MIN_QUEUE_DEPTH).held / ran.held if waits else 1.0
     return _Answer(
         step=round(replayed.span / count),

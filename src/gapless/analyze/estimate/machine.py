@@ -55,7 +55,8 @@ class TimedEntry:
 class MachineRun:
     """The result of a run. `waits` holds, for each step, the rows of each site's waiting calls,
     `recorded_entries` the entry of each correlation (None: none), and `besides` for rows of waiting calls
-    their time after the wait."""
+    their time after the wait. `queued` is whether a launch found `MIN_QUEUE_DEPTH` others waiting: if none
+    did, the depth of the queues makes no difference."""
 
     timeline: Timeline
     waits: list[dict[int, list[int]]]
@@ -64,6 +65,7 @@ class MachineRun:
     recorded_entries: list[Entry | None]
     besides: dict[int, int]
     held: float
+    queued: bool
 
 
 class _Event(NamedTuple):
@@ -96,6 +98,7 @@ class _Machine:
     busy: int = 0
     working: float = 0
     held: float = 0
+    queued: bool = False
 
     # -- the device ----------------------------------------------------------------------------------
 
@@ -146,6 +149,8 @@ class _Machine:
             self.next(timed.entry)
             length, requested_at = call, self.now
             queue = self.starts.get(self.stream, [])
+            if len(queue) >= MIN_QUEUE_DEPTH and queue[-MIN_QUEUE_DEPTH] > self.now:
+                self.queued = True
             if self.is_held(queue):
                 requested_at = queue[-self.depth] + 2_000 - call
                 length = requested_at + call - self.now
@@ -311,5 +316,12 @@ def run_steps(
     moved = [{site: [place[row] for row in rows] for site, rows in step.items()} for step in waits]
     besides = {place[row]: time for row, time in machine.besides.items()}
     return MachineRun(
-        timeline, moved, machine.busy, int(machine.working), machine.recorded_entries, besides, held
+        timeline,
+        moved,
+        machine.busy,
+        int(machine.working),
+        machine.recorded_entries,
+        besides,
+        held,
+        machine.queued,
     )
