@@ -11,7 +11,7 @@ from gapless.emulation.emulator import Emulator
 from gapless.model import Finding, Report, Session, Site, SourceLine, Use
 from gapless.model.use import NEEDED_AT_ONCE, UNDECIDED, UseKind
 from gapless.rules import match_rule
-from gapless.rules._by_use import _CHANGES, _REMEDIES
+from gapless.rules._by_use import REMEDIES as BY_USE
 
 SCRIPT = """
 import math
@@ -146,7 +146,7 @@ def _site(*uses: Use, call: str = "Tensor.item") -> Site:
     )
 
 
-@pytest.mark.parametrize("kind", _REMEDIES)
+@pytest.mark.parametrize("kind", BY_USE)
 def test_each_kind_has_a_remedy_and_a_change(kind: UseKind) -> None:
     site = _site(Use(kind=kind, line=9, text="f(n)"))
     remedy, change = match_rule(site).remedy(site), match_rule(site).change_at(site)
@@ -175,8 +175,8 @@ def test_two_uses_have_two_remedies_and_three_have_two() -> None:
     assert "(line 10)" not in match_rule(more).remedy(more)
 
 
-def test_tables_of_remedies_know_the_same_kinds() -> None:
-    assert set(_REMEDIES) == set(_CHANGES) == set(UseKind.__args__)  # type: ignore[attr-defined]
+def test_the_table_of_remedies_knows_each_kind() -> None:
+    assert set(BY_USE) == set(UseKind.__args__)  # type: ignore[attr-defined]
 
 
 def test_the_sum_of_a_comparison_is_a_whole_number_and_stays_one() -> None:

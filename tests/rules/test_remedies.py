@@ -109,7 +109,7 @@ def read_reasons() -> dict[str, str]:
 
 
 RULES = Path(rules.__file__).parent
-RULE_FILES = [*sorted(RULES.glob("gap[18]*.py")), RULES / "_by_use.py"]
+RULE_FILES = [*sorted(RULES.glob("gap[18]*.py")), *sorted(RULES.glob("_needed_*.py"))]
 
 
 @pytest.mark.parametrize("path", RULE_FILES, ids=lambda path: path.stem)
@@ -117,15 +117,16 @@ def test_each_text_of_a_remedy_is_followed_or_says_why_not(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = path.stem[:6].upper() if path.stem.startswith("gap") else BY_USE
+    by_use = path.stem.startswith("_")
+    code = path.stem.lstrip("_") if by_use else path.stem[:6].upper()
     remedies = [
         remedy
-        for outcome in (run(case, "before") for case in CASES.get(code, ()))
-        for own in (outcome.remedies if code == BY_USE else [code])
+        for outcome in (run(case, "before") for case in CASES.get(BY_USE if by_use else code, ()))
+        for own in (outcome.remedies if by_use else [code])
         for remedy in outcome.remedies.get(own, ())
     ]
     missing = list(never_in(remedies, remedy_texts(path)))
-    rule = rules.rule(code) if code != BY_USE else None
+    rule = None if by_use else rules.rule(code)
     if missing and isinstance(rule, WaitRule):  # test_documentation.py follows what the examples meet
         waits = run_example(rule, "Example", tmp_path)
         missing = list(never_in([wait.remedy for wait in waits if wait.code == code], missing))

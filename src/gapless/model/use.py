@@ -44,15 +44,15 @@ class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One use of a value.
 
     `text` is the source of what uses it (``x[:, :n]``; for an ``element`` the tensor that is walked over),
-    at `line` of `file` (empty: the file of the read). `certain` says that every step from the read to this
-    use is known from the source and the recorded calls.
+    at `line` of `file` (empty: the file of the read). `changes` says that the tensor may change in place
+    later, so that what is kept of it must be a copy.
     """
 
     kind: UseKind
     line: int
     text: str = ""
     file: str = ""
-    certain: bool = True
+    changes: bool = False
 
 
 UNDECIDED: frozenset[UseKind] = frozenset({"library", "returned", "stored", "undecided"})

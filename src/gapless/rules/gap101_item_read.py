@@ -6,9 +6,10 @@ import ast
 from collections.abc import Sequence
 
 from gapless.model import Site, WaitRule
-from gapless.rules._by_use import advise_by_use, change_by_use, is_only, read_value
+from gapless.rules._by_use import advise_by_use, change_by_use, is_only
 from gapless.rules._code import Code, not_in_place
 from gapless.rules._places import bare_names, parse_waiting_line
+from gapless.rules._read_value import COUNTERS, read_value
 
 _CALLS = {"item", "__float__", "__int__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__"}
 _READERS = ("item", "float", "int")
@@ -17,19 +18,6 @@ _READER_NAMES = {"item": ("item",), "__float__": ("float",), "__int__": ("int",)
 _MAX_STACK_CHARS = 100
 """Longer calls are shortened: advice must stay readable."""
 _TENSOR_FACTORIES = ("tensor", "as_tensor", "asarray", "new_tensor", "Tensor", "FloatTensor", "LongTensor")
-
-_COUNTERS = (
-    "correct",
-    "hits",
-    "count",
-    "counts",
-    "num_correct",
-    "n_correct",
-    "num_tokens",
-    "n_tokens",
-    "tokens",
-)
-"""Names of what is counted, in whole numbers."""
 
 
 class ItemRead(WaitRule):
@@ -81,9 +69,9 @@ class ItemRead(WaitRule):
     code = "GAP101"
     name = "item-read"
     advice = (
-        "keep the value on the GPU (`.detach()`); what is summed up, sum there (`.double()`) and read "
-        "where it is "
-        "shown; `gapless.ops.LogBuffer` collects values from each step and delivers them without a sync"
+        "keep the value on the GPU (`.detach()`); what is summed up, sum there (`.double()`) and read where "
+        "it is shown; `gapless.ops.LogBuffer` collects values from each step and delivers them without a "
+        "sync"
     )
     change = "read the value at the end, not in each step"
     leaves = 1
@@ -161,7 +149,7 @@ def _read_tensor(code: Code, call: ast.Call) -> str:
 def _counts(code: Code, call: ast.Call) -> bool:
     """Whether what is read is a number of hits, a whole number that needs no float64."""
     return any(
-        isinstance(node, (ast.Compare, ast.Name)) and (isinstance(node, ast.Compare) or node.id in _COUNTERS)
+        isinstance(node, (ast.Compare, ast.Name)) and (isinstance(node, ast.Compare) or node.id in COUNTERS)
         for node in (*ast.walk(call), *ast.walk(getattr(code.statement, "target", call)))
     )
 

@@ -1,0 +1,158 @@
+"""What to write where the value of a read is needed at once: reading it less often is no remedy."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Use
+from gapless.rules._code import Code, parse_line
+from gapless.rules._read_value import ReadValue, bracket, expression_of
+
+
+def advise_element(read: ReadValue, use: Use) -> str:
+    walked = use.text.split("`, `")
+    computed = bool(read.value) and not (read.value.isidentifier() or read.value.endswith("]"))
+    if len(walked) > 1 or read.site.mechanism == "size" or computed:
+        copies = " and ".join(f"`{text}.cpu()`" for text in walked)
+        return (
+            "copy once, before the loop, and let it walk over the copies: "
+            f"{copies} (otherwise each turn syncs)"
+        )
+    return (
+        f"read all elements at once, before the loop: walk over `{bracket(walked[0])}.tolist()`, whose "
+        "elements are numbers on the CPU"
+    )
+
+
+def advise_size(read: ReadValue, use: Use) -> str:
+    code = parse_line(use.text)
+    call = code.only_call("view", "reshape") if code is not None else None
+    owner = code.subject(call) if code is not None and call is not None else ""
+    if owner.isidentifier():
+        return (
+            f"{read.name(use)} needs a size in each step: give one that the CPU knows (`{owner}.shape[0]`, "
+            "or `-1` for one of them)"
+        )
+    return (
+        f"{read.name(use)} needs a size in each step: take one that the CPU knows (a `shape`, a length "
+        "from the batch, `-1` in a view), or the largest possible with a mask"
+    )
+
+
+def advise_slice(read: ReadValue, use: Use) -> str:
+    if read.site.call.endswith("__index__") and use.text == read.site.expression:
+        return f"{read.name(use)} slices on the CPU: keep the bound as a Python number from the start"
+    bound = _upper_bound(use.text)
+    if bound:
+        owner, size = bound
+        return (
+            f"{read.name(use)} needs the number in each step: `{size}` is a bound that the CPU knows: keep "
+            f"the full shape and mask (`torch.arange({size}, device={owner}.device) < "
+            f"{read.value or 'length'}`), or keep the lengths on the CPU from the start"
+        )
+    return (
+        f"{read.name(use)} needs the number in each step: keep the full shape and a mask, or take the "
+        "length from what the CPU knows"
+    )
+
+
+def _upper_bound(text: str) -> tuple[str, str] | None:
+    """Return ``ids`` and ``ids.shape[1]`` of ``ids[:, :n]``; None if that is not the form."""
+    code, subscript = _parse_subscript(text)
+    if code is None or subscript is None or not isinstance(subscript.value, (ast.Name, ast.Attribute)):
+        return None
+    parts = subscript.slice.elts if isinstance(subscript.slice, ast.Tuple) else [subscript.slice]
+    place = next(
+        (n for n, part in enumerate(parts) if isinstance(part, ast.Slice) and part.upper is not None), None
+    )
+    if place is None or any(isinstance(part, ast.Constant) and part.value is Ellipsis for part in parts):
+        return None
+    owner = code.text(subscript.value)
+    return (owner, f"{owner}.shape[{place}]") if owner else None
+
+
+def _parse_subscript(text: str) -> tuple[Code | None, ast.Subscript | None]:
+    """Return the parsed `text` and its subscript, if it has exactly one."""
+    code = parse_line(text)
+    return code, code.only_subscript() if code is not None else None
+
+
+def advise_range(read: ReadValue, use: Use) -> str:
+    return (
+        f"{read.name(use)} needs the number in each step: loop up to one that the CPU knows (a `shape`, a "
+        f"maximum), and mask what is beyond `{read.value or 'it'}`"
+    )
+
+
+def advise_index(read: ReadValue, use: Use) -> str:
+    code, subscript = _parse_subscript(use.text)
+    owner = position = ""
+    if code is not None and subscript is not None and expression_of(code) is not None:
+        owner = code.text(subscript.value)
+        own = read.value if read.value != use.text else ""
+        position = own or code.text(subscript.slice)
+    if not owner or not position.isidentifier():
+        return (
+            f"{read.name(use)}: index a GPU tensor with an index tensor (`index_select` to read, "
+            "`index_copy_` to write), without reading it"
+        )
+    if read.site.call.endswith("__index__"):
+        return (
+            f"`{owner}` is indexed on the CPU: make it a GPU tensor once, before the loop, and select with "
+            f"`index_select`, or keep `{position}` as a Python number"
+        )
+    return (
+        f"`{owner}.index_select(0, {position}.reshape(1)).squeeze(0)` selects on the GPU; if `{owner}` is on "
+        f"the CPU, move it there once, before the loop (`{owner} = {owner}.to({position}.device)`)"
+    )
+
+
+def advise_key(read: ReadValue, use: Use) -> str:
+    return f"{read.name(use)} needs the number: read all keys with one `tolist()`, before the loop over them"
+
+
+def advise_condition(read: ReadValue, use: Use) -> str:
+    condition = _without_reads(use.text)
+    chosen = f"`torch.where({condition}, a, b)`" if condition else "`torch.where(condition, a, b)`"
+    return (
+        f"keep `{read.tensor}` on the GPU, compute both outcomes and choose: {chosen}{read.place(use)}; or "
+        f"decide by the value of an earlier step: `gapless.ops.read_later(value={read.tensor})`"
+    )
+
+
+def _without_reads(text: str) -> str:
+    """Return a condition whose reads are left out; "" if it has several, or is no comparison."""
+    code = parse_line(text)
+    node = expression_of(code)
+    if code is None or node is None or isinstance(node, ast.BoolOp):
+        return ""
+    calls = code.calls("item")
+    if len(calls) > 1:
+        return ""
+    subject = code.subject(calls[0]) if calls else ""
+    return code.replace((calls[0], subject)) if subject else text
+
+
+def advise_stop(read: ReadValue, use: Use) -> str:
+    return (
+        f"let the loop stop a few turns late: `later = gapless.ops.read_later(value={read.tensor})`, and "
+        f"look at `later.result()` once `later.ready()`{read.place(use)}"
+    )
+
+
+def advise_environment(read: ReadValue, use: Use) -> str:
+    return (
+        f"{read.name(use)} needs it in each step: run several environments in a batch, so that one read "
+        "serves all"
+    )
+
+
+def advise_emptiness(read: ReadValue, use: Use) -> str:
+    return (
+        f"leave out the check{read.place(use)}: sums weighted by the mask are 0 where nothing is selected; "
+        "divide by `mask.sum().clamp(min=1)`"
+    )
+
+
+def advise_selection(read: ReadValue, use: Use) -> str:
+    return ""  # the selecting operator's rule knows the form

@@ -1,0 +1,167 @@
+"""What to write where the value of a read is not needed at once, or nobody knows what for."""
+
+from __future__ import annotations
+
+import ast
+
+from gapless.model import Use
+from gapless.model.use import UseKind
+from gapless.rules._code import Code, called_name, not_in_place, parse_line
+from gapless.rules._read_value import ReadValue, expression_of, is_count, parse_whole
+
+_SOFT: frozenset[UseKind] = frozenset({"show", "numpy", "unused", "dict"})
+"""Uses of a value that may as well be read every N steps, where it has no others."""
+
+
+def advise_check(read: ReadValue, use: Use) -> str:
+    return (
+        f"check on the GPU without a sync{read.place(use)}: `torch._assert_async(condition)` with a bool "
+        "tensor; or collect a flag there (`bad |= condition`) and look at it a step later: "
+        "`gapless.ops.read_later(bad=bad)`"
+    )
+
+
+def advise_finiteness(read: ReadValue, use: Use) -> str:
+    checked = read.value if read.site.call.endswith("item") and read.value else "value"
+    return (
+        f"collect the answer on the GPU (`bad |= ~torch.isfinite({checked}).all()`){read.place(use)} and "
+        "look at it a step later: `gapless.ops.read_later(bad=bad)`"
+    )
+
+
+def advise_best(read: ReadValue, use: Use) -> str:
+    compared = _compared(read.value)
+    less = "min(" in use.text or "<" in use.text
+    better = f"best, {read.tensor}"
+    if compared is not None:
+        less, better = compared
+    pick = "torch.minimum" if less else "torch.maximum"
+    return f"keep the best on the GPU{read.place(use)}: `{pick}({better})`, and read it at the end"
+
+
+def _compared(value: str) -> tuple[bool, str] | None:
+    """Return whether ``loss < best`` chooses the smaller one, and ``loss, best``; None for other texts."""
+    code = parse_line(value) if value else None
+    node = expression_of(code)
+    if code is None or not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return None
+    less = isinstance(node.ops[0], (ast.Lt, ast.LtE))
+    sides = code.text(node.left), code.text(node.comparators[0])
+    return (less, ", ".join(sides)) if all(sides) else None
+
+
+def advise_tensor(read: ReadValue, use: Use) -> str:
+    return (
+        f"leave out the read: {read.name(use)} computes with `{read.tensor}` itself (Python's and `math`'s "
+        "functions on the way become torch's: `max(n, 1)` is `n.clamp(min=1)`)"
+    )
+
+
+def advise_sum(read: ReadValue, use: Use) -> str:
+    whole = is_count(read.value)
+    exact = read.tensor if whole else f"{read.tensor}.double()"
+    changed = read.replace_in(use.text, exact)
+    code = parse_line(use.text)
+    target = ""
+    if code is not None and isinstance(code.statement, (ast.AugAssign, ast.Assign)):
+        statement = code.statement
+        target = code.text(statement.target if isinstance(statement, ast.AugAssign) else statement.targets[0])
+    summed = not_in_place(changed) if changed else exact
+    total = f"`{target}`" if target else "the sum"
+    exactly = "" if whole else ", in float64 as Python does"
+    return f"sum up on the GPU{exactly}{read.place(use)}: `{summed}`, and read {total} only where it is shown"
+
+
+def advise_list(read: ReadValue, use: Use) -> str:
+    changed = read.replace_in(use.text, read.kept(use))
+    code = parse_line(use.text)
+    call = code.only_call("append") if code is not None else None
+    if changed and code is not None and call is not None:
+        values = code.subject(call)
+        if values and [code.text(argument) for argument in call.args] == [read.site.expression]:
+            return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
+    return (
+        f"append the tensor{read.place(use)} (`{read.kept(use)}`), and read all at once: "
+        "`torch.stack(values).tolist()`"
+    )
+
+
+def advise_dict(read: ReadValue, use: Use) -> str:
+    return (
+        f"keep the tensor in the dict (`{read.kept(use)}`), and read all its values with one sync where they "
+        "are used"
+    )
+
+
+def advise_report(read: ReadValue, use: Use) -> str:
+    later = f"`gapless.ops.read_later(value={read.tensor})`"
+    if read.kinds <= _SOFT:
+        return (
+            f"keep `{read.tensor}` on the GPU, and show it every N steps (`if step % 100 == 0:`), or the "
+            f"value of an earlier step: {later}"
+        )
+    return f"a report{read.place(use)} can show the value of an earlier step: {later}"
+
+
+def advise_count(read: ReadValue, use: Use) -> str:
+    code = parse_whole(read.site.expression)
+    node = expression_of(code)
+    form, selecting = "mask.sum()", True
+    if code is not None and isinstance(node, ast.Subscript):
+        form = f"{code.primary(node.slice) or 'mask'}.sum()"
+    elif code is not None and isinstance(node, ast.Call):
+        form, selecting = _counting_form(code, node)
+    if not selecting:
+        return f"only the number is used: `{form}` counts on the GPU"
+    return f"only the number is used: `{form}` counts on the GPU without selecting"
+
+
+def _counting_form(code: Code, node: ast.Call) -> tuple[str, bool]:
+    """Return what counts what `node` selects, and whether it selects by a mask."""
+    plain = isinstance(node.func, ast.Attribute) and code.text(node.func.value) in ("torch", "th")
+    subject = (code.text(node.args[0]) if node.args else "") if plain else code.subject(node)
+    if "unique" in called_name(node):
+        return f"gapless.ops.count_unique({subject or 'x'})", False
+    if called_name(node) == "masked_select" and node.args:
+        return f"{code.primary(node.args[-1]) or 'mask'}.sum()", True
+    return f"torch.count_nonzero({subject or 'mask'})", False
+
+
+def advise_numpy(read: ReadValue, use: Use) -> str:
+    return f"compute {read.name(use)} in torch on the GPU, or copy everything that NumPy needs at once"
+
+
+def advise_checkpoint(read: ReadValue, use: Use) -> str:
+    return (
+        f"{read.name(use)} needs it: copy into pinned memory with `non_blocking=True` and write in a thread, "
+        "or save less often"
+    )
+
+
+def advise_deletion(read: ReadValue, use: Use) -> str:
+    return "nothing uses the value: delete the read"
+
+
+# -- not followed ------------------------------------------------------------------------------------
+
+
+def advise_argument(read: ReadValue, use: Use) -> str:
+    return (
+        f"used by {read.name(use)}, which was not followed: pass the tensor (`{read.tensor}`) if it takes "
+        "one; what only logs can get the value of an earlier step (`gapless.ops.read_later`)"
+    )
+
+
+def advise_kept(read: ReadValue, use: Use) -> str:
+    where = "returned to a caller" if use.kind == "returned" else "kept in an attribute"
+    return (
+        f"{where} that was not followed{read.place(use)}: hand on `{read.kept(use)}`, and read it where a "
+        "number is needed"
+    )
+
+
+def advise_unfollowed(read: ReadValue, use: Use) -> str:
+    return (
+        f"what {read.name(use)} does with it was not followed: keep `{read.tensor}` on the GPU up to where a "
+        "number is needed"
+    )
