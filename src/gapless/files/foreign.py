@@ -80,7 +80,8 @@ _PLANE_BYTES = 1 << 16
 
 _ASCEND = b'"Ascend Hardware"'
 _ASCEND_NPU = ForeignFormat(
-    "a profile of an Ascend NPU", "Gapless reads profiles of NVIDIA, AMD and Intel GPUs only"
+    "a profile of an Ascend NPU",
+    "Gapless reads profiles of NVIDIA and AMD GPUs, and of Intel GPUs without their syncs",
 )
 _KINETO = re.compile(
     rb'"cat"\s*:\s*"(?:cpu_op|Operator|user_annotation|python_function|cuda_runtime|Runtime|kernel|Kernel)"'

@@ -93,7 +93,14 @@ def build_timeline(builder: TimelineBuilder, head: Head, facts: Facts) -> Timeli
     origin = (builder.zero or 0) * 1000 + earliest + head.base
     losses = _find_losses(builder, timeline, earliest, facts.losses)
     unread = tuple(category for category, _ in builder.unread.most_common())
-    facts = replace(facts, events=builder.events, origin=origin, losses=losses, unread=unread)
+    facts = replace(
+        facts,
+        events=builder.events,
+        origin=origin,
+        losses=losses,
+        unread=unread,
+        waits_known=not builder.calls_of_unknown_name,
+    )
     return replace(timeline, facts=_complete_facts(facts, head, timeline))
 
 

@@ -43,8 +43,11 @@ def _sentences(rest: Rest, builder: TimelineBuilder, timeline: Timeline, trouble
     for reason, count in sorted(builder.dropped.items()):
         if count:
             yield f"{event_count(count, '', '')}{reason} {'was' if count == 1 else 'were'} skipped"
-    if builder.calls_of_unknown_name:
-        yield "The names of this device's runtime calls are not known: syncs are not found among them"
+    if not timeline.facts.waits_known:
+        yield (
+            "The names of this device's runtime calls are not known: syncs are not found among them, and "
+            "idle time in which the CPU works or waits is unexplained"
+        )
     if rest.lists > 1:
         yield f"The file contains {rest.lists} profiles one after the other; they were read as one"
     processes = {

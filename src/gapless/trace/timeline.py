@@ -190,7 +190,8 @@ class Facts:
 
     `origin` is the first event's time in nanoseconds, as in the file (since 1970 in most, since the machine
     started in others). `rank` is -1 and `world_size` 0 where not recorded. `vendor` is ``nvidia``, ``amd``,
-    or "" without device work. `unread` are categories of spans that are not read, the most frequent first.
+    or "" without device work. `waits_known` is False if there are calls of a runtime whose names say nothing
+    about waiting. `unread` are categories of spans that are not read, the most frequent first.
     """
 
     path: str = ""
@@ -206,6 +207,7 @@ class Facts:
     with_memory: bool = False
     with_shapes: bool = False
     truncated: bool = False
+    waits_known: bool = True
     unread: tuple[str, ...] = ()
     losses: Losses = field(default_factory=Losses)
 

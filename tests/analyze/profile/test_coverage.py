@@ -219,12 +219,16 @@ def test_launches_without_work_are_distinguished_from_a_cpu_profile() -> None:
         build_profile(read_bytes(json.dumps(document).encode()))
     only = Trace()
     only.operator("aten::mm", 0, 10)
-    with pytest.raises(UnreadableInput, match="has no GPU work: record it"):
+    with pytest.raises(UnreadableInput, match="has no GPU work: record it while a GPU works"):
         profile_of(only)
     on_a_gpu = Trace(gpu="NVIDIA H100")
     on_a_gpu.operator("aten::mm", 0, 10)
-    with pytest.raises(UnreadableInput, match=r"record it while the GPU works.*\(NVIDIA H100\)"):
+    with pytest.raises(UnreadableInput, match=r"record it while a GPU works.*Activity.CUDA.*\(NVIDIA H100\)"):
         profile_of(on_a_gpu)
+    on_xpu = Trace(gpu="Intel(R) Arc(TM) A770")
+    on_xpu.operator("aten::mm", 0, 10)
+    with pytest.raises(UnreadableInput, match=r"Activity.CPU, ProfilerActivity.XPU"):
+        profile_of(on_xpu)
     only.raw(ph="X", cat="mtia_ccp_events", name="MatMul", pid=1, tid=1, ts=only.time(5), dur=3)
     with pytest.raises(UnreadableInput, match=r"no work of an NVIDIA or AMD GPU.*'mtia_ccp_events'"):
         profile_of(only)

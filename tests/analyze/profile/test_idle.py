@@ -132,6 +132,16 @@ def test_the_host_does_something_else():
     assert "wait" not in idle_by_cause
 
 
+def test_whether_the_host_works_or_waits_is_unknown_of_a_runtime_of_unknown_names():
+    trace = Trace()
+    step(trace, 2000)
+    trace.raw(ph="X", cat="xpu_runtime", name="urQueueFinish", pid=1, tid=1, ts=trace.time(200), dur=1200)
+    trace.launch("next", 1500, 5, kernel=(1510, 490))
+    idle_by_cause = causes(trace)
+    assert idle_by_cause["unknown"] > 1300
+    assert "host" not in idle_by_cause
+
+
 def test_only_collectives_run():
     trace = Trace()
     step(trace, 1000)

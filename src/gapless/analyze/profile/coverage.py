@@ -110,13 +110,12 @@ def explain_no_device_work(timeline: Timeline) -> str:
     if unread:
         return f"has no work of an NVIDIA or AMD GPU: other devices ({unread}) are not supported"
     gpu = next((gpu.name for gpu in timeline.facts.gpus if gpu.name), "")
-    if gpu or (timeline.host.kind == HostKind.CALL).any():
-        beside = f" It was recorded beside a GPU ({gpu})." if gpu else ""
-        return (
-            "has no GPU work: record it while the GPU works, with activities=[ProfilerActivity.CPU, "
-            f"ProfilerActivity.CUDA].{beside}"
-        )
-    return "has no GPU work: record it on a GPU with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+    activity = "XPU" if not timeline.facts.waits_known or "Intel" in gpu else "CUDA"
+    beside = f" It was recorded beside a GPU ({gpu})." if gpu else ""
+    return (
+        "has no GPU work: record it while a GPU works, with activities=[ProfilerActivity.CPU, "
+        f"ProfilerActivity.{activity}].{beside}"
+    )
 
 
 def _missing_by_kind(timeline: Timeline, device: int, calls: Ints, gone: Ints) -> Iterator[Missing]:

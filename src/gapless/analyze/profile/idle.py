@@ -198,11 +198,13 @@ def _attribute_late(
     doing = rest._replace(row=_running_rows(timeline, rest, launch))
     is_recorded = (doing.row >= 0) & (timeline.host.kind[doing.row] != HostKind.ANNOTATION)
     is_recorded &= ~gaps.lost[rest.row]  # that launch may have taken all the time, as loading a library does
+    working = busy & (is_recorded | ~unknown)
+    working &= timeline.facts.waits_known  # else it may be waiting
     return [
         IdleStretch("wait", owed),
         IdleStretch("launch", launching.keep(~busy & ~unknown)),
-        IdleStretch("host", doing.keep(busy & (is_recorded | ~unknown))),
-        IdleStretch("unknown", doing.keep(unknown & ~(busy & is_recorded))),
+        IdleStretch("host", doing.keep(working)),
+        IdleStretch("unknown", doing.keep((unknown | busy) & ~working)),
     ]
 
 
