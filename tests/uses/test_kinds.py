@@ -145,6 +145,13 @@ def test_imported_functions_are_followed_by_their_other_name(tmp_path: Path) -> 
         ("x[loss.item():] = 0", {"slice"}),
         ("y = torch.tensor([loss.item(), 2.0], device=dev)", {"tensor"}),
         ("total = total + loss.item()\nprint(total)", {"accumulator", "show"}),
+        ("for x in data:\n    total += loss.item()\nif total < best:\n    best = total", {"accumulator"}),
+        (
+            "for x in data:\n    total += loss.item()\n"
+            "    if total > most:\n        x = 0\n    else:\n        x = 1",
+            {"accumulator", "condition"},
+        ),
+        ("for x in data:\n    keep.append(loss.item())\nx = boxes[keep]", {"append"}),
     ],
 )
 def test_traps(text: str, kinds: set[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gapless.model.use import Use, UseKind
 from gapless.uses import callees, reaching
@@ -17,6 +17,7 @@ from gapless.uses.resolving import CallGraph
 from gapless.uses.source_files import (
     COMPREHENSIONS,
     FUNCTIONS,
+    LOOPS,
     SourceFile,
     called_name,
     root_name,
@@ -258,7 +259,9 @@ class Flow:
         for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
             if _is_added(parent.value, target):
                 self.add(at, "accumulator", parent)
-            self.bind(at, target, parent)
+                self._bind_sum(at, target, parent)
+            else:
+                self.bind(at, target, parent)
 
     def _add_to(self, at: ReachedPlace, parent: ast.AugAssign) -> None:
         if at.node is not parent.value:
@@ -274,7 +277,15 @@ class Flow:
             self.add(at, "show", parent)
         else:
             self.add(at, "accumulator" if isinstance(parent.op, (ast.Add, ast.Sub)) else "undecided", parent)
-            self.bind(at, parent.target, parent)
+            self._bind_sum(at, parent.target, parent)
+
+    def _bind_sum(self, at: ReachedPlace, target: ast.AST, binding: ast.AST) -> None:
+        """Follow a sum into `target`; within its loop only, since behind it one read serves all terms."""
+        if isinstance(target, ast.Name):
+            for load in _in_loop_of(at.file, binding, reaching.loads_after(at.file, target.id, binding)):
+                self.go(at.move(load))
+        else:
+            self.bind(at, target, binding)
 
     def bind(self, at: ReachedPlace, target: ast.AST, binding: ast.AST) -> None:
         """Follow the value into `target`, which `binding` assigns to."""
@@ -330,10 +341,13 @@ class Flow:
             self.put(at.move(at.node, at.held.put(ANY)), target.value, binding)
 
     def put(self, at: ReachedPlace, container: ast.AST, binding: ast.AST) -> None:
-        """Follow a value that `binding` puts into `container`, a variable or an attribute."""
+        """Follow a value that `binding` puts into `container`, a variable or an attribute.
+
+        A list that a loop fills is followed within the loop only, since behind it one read serves all.
+        """
         loads: list[ast.expr] = []
         if isinstance(container, ast.Name):
-            loads += reaching.loads_after(at.file, container.id, binding)
+            loads += _in_loop_of(at.file, binding, reaching.loads_after(at.file, container.id, binding))
         elif isinstance(container, ast.Attribute):
             loads += _same_attributes(at.file, container)
         elif isinstance(container, ast.Subscript):
@@ -423,6 +437,12 @@ def _is_added(value: ast.AST, target: ast.AST) -> bool:
                 return True
             pending += [part.left, part.right]
     return False
+
+
+def _in_loop_of(file: SourceFile, binding: ast.AST, loads: Iterable[ast.expr]) -> list[ast.expr]:
+    """Return those of `loads` in the innermost loop around `binding`; all if there is none."""
+    loop = file.around(binding, *LOOPS, *FUNCTIONS)
+    return [load for load in loads if not isinstance(loop, LOOPS) or loop in file.chain(load)]
 
 
 def _is_receiver(file: SourceFile, load: ast.AST) -> bool:
