@@ -117,7 +117,8 @@ class ItemRead(WaitRule):
         if len(stacked) > _MAX_STACK_CHARS:
             stacked = f"torch.stack([{values[0]}, …]).tolist()"
         shown = all(is_only(site, "show") for site in sites)
-        return f"read all {len(values)} with one sync: `{stacked}`{', every N steps' if shown else ''}"
+        number = "both" if len(values) == 2 else f"all {len(values)}"
+        return f"read {number} with one sync: `{stacked}`{', every N steps' if shown else ''}"
 
 
 def _advise_stack(code: Code) -> str:
