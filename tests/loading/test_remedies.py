@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import os
+import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from gapless.analyze import report
 from gapless.loading import diagnose
-from gapless.loading.forked import can_fork, refuse_side_effects, run_in_copy
+from gapless.loading.forked import LoaderError, can_fork, run_in_copy
 from gapless.loading.lines import source_line
 from gapless.loading.loader_call import read_call
 from gapless.loading.number_lists import try_tensors
@@ -26,6 +30,7 @@ from gapless.model.loading import (
     Doubt,
     Fetch,
     Machine,
+    Prediction,
     Setting,
     Transfer,
     decode,
@@ -36,6 +41,7 @@ MS = 1_000_000
 SLOW = Fetch(batches=((10**12, 0),), batch_size=4)
 """What a batch cost before: anything is cheaper."""
 PRELUDE = """
+import random
 import numpy as np
 import torch
 import torch.utils.data as data_utils
@@ -63,6 +69,20 @@ class Items(Rows):
     def __getitem__(self, index):
         return self.make(index)
 
+class Counting(Rows):
+    reads = 0
+    def __getitem__(self, index):
+        self.reads += 1
+        return self.x[index]
+
+class Overwriting(Rows):
+    buffer = torch.zeros(0, 2)
+    def __getitem__(self, index):
+        rows = torch.as_tensor(index).reshape(-1)
+        batch = torch.index_select(torch.from_numpy(self.x), 0, rows, out=self.buffer.double())
+        self.buffer = batch
+        return batch if isinstance(index, list) else batch[0]
+
 class Lists(Dataset):
     def __init__(self, make=lambda index: {"ids": list(range(index, index + 5)), "label": index % 2}):
         self.items = [make(index) for index in range(30)]
@@ -70,6 +90,13 @@ class Lists(Dataset):
         return len(self.items)
     def __getitem__(self, index):
         return self.items[index]
+
+class Augmented(Lists):
+    def __init__(self, make):
+        super().__init__()
+        self.make_more = make
+    def __getitem__(self, index):
+        return {**self.items[index], "more": self.make_more()}
 
 class NewLists(Lists):
     def __getitem__(self, index):
@@ -140,6 +167,11 @@ def test_whole_batches_come_as_before_by_the_code_as_it_is_written(call: str, tm
         "Items(lambda index: float(y[index]) if isinstance(index, int) else y[index])",
         "Items(lambda index: str(index))",
         "ConcatDataset([rows, rows])",
+        "Items(lambda index: x.T[:, index].swapaxes(0, -1))",
+        "Items(lambda index: y[index].clamp(max=20) if isinstance(index, int) else y[index])",
+        "Items(lambda index: x[index] * (1 if random.random() < 0.9999 else 2))",
+        "Counting()",
+        "Overwriting()",
     ],
 )
 def test_nothing_is_advised_for_whole_batches_that_differ_or_fail(dataset: str, tmp_path: Path) -> None:
@@ -153,6 +185,8 @@ def test_nothing_is_advised_where_it_gains_nothing_or_takes_too_long(tmp_path: P
     assert try_whole_batches(loader, fast, read, 5.0) is None
     slow = msgspec.structs.replace(SLOW, item=1e9)
     assert try_whole_batches(loader, slow, read, 5.0) is None
+    tuples, read, _ = create("DataLoader(rows, batch_sampler=[(1, 2), (3, 4)])", tmp_path)
+    assert try_whole_batches(tuples, SLOW, read, 5.0) is None
     custom, read, _ = create("DataLoader(rows, 4, collate_fn=lambda items: len(items))", tmp_path)
     assert try_whole_batches(custom, SLOW, read, 5.0) is None
 
@@ -170,7 +204,7 @@ def test_a_name_that_the_call_uses_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "names.py").write_text("DataLoader(dataset(), 4)\n")
     line = source_line(str(tmp_path / "names.py"), 1, "")
     code = read_call(DataLoader(TensorDataset(torch.ones(1)), 4), line).with_whole_batches()
-    assert "the_dataset = dataset()" in code.splitlines()
+    assert "dataset_2 = dataset()" in code.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -213,6 +247,40 @@ def test_items_without_lists_of_equal_numbers_stay(make: str, tmp_path: Path) ->
     assert try_tensors(loader, SLOW, read, 5.0) is None
 
 
+@pytest.mark.parametrize(
+    "make", ["lambda: np.random.rand(3)", "lambda: random.choice((True, False))", "lambda: x[0]"]
+)
+def test_items_that_are_made_anew_are_not_converted_once(make: str, tmp_path: Path) -> None:
+    loader, read, names = create(f"DataLoader(Augmented({make}), 4)", tmp_path)
+    remedy = try_tensors(loader, SLOW, read, 5.0)
+    assert remedy is not None
+    assert "collate_fn=collate" in remedy.code
+    assert type(follow(remedy.code, names).dataset) is type(loader.dataset)
+
+
+def test_lists_of_other_types_in_later_batches_stay(tmp_path: Path) -> None:
+    loader, read, _ = create("DataLoader(Lists(lambda i: [i if i < 4 else i / 3] * 5), 4)", tmp_path)
+    assert try_tensors(loader, SLOW, read, 5.0) is None
+
+
+def test_names_of_the_file_are_kept(tmp_path: Path) -> None:
+    loader, read, _ = create("DataLoader(NewLists(), 4)", tmp_path)
+    used = dataclasses.replace(read, names=read.names | {"collate", "with_tensors", "tensor_items"})
+    remedy = try_tensors(loader, SLOW, used, 5.0)
+    assert remedy is not None
+    assert "collate_fn=collate_2" in remedy.code
+    assert "def with_tensors_2(item)" in remedy.code
+
+
+def test_workers_are_started_in_no_way_where_there_are_none(tmp_path: Path) -> None:
+    call = "DataLoader(rows, 4, num_workers=1, multiprocessing_context='spawn')"
+    loader, read, names = create(call, tmp_path)
+    remedy = try_whole_batches(loader, SLOW, read, 5.0)
+    assert remedy is not None
+    assert "'spawn'" in remedy.code_with("num_workers=2")
+    assert len(follow(remedy.code_with("num_workers=0"), names)) == len(loader)
+
+
 class CachingFiles(Dataset):
     """Writes a file for what it is asked for: a list of positions would be one more."""
 
@@ -230,7 +298,6 @@ class CachingFiles(Dataset):
 
 
 def attempt(loader: DataLoader) -> bool:
-    refuse_side_effects()
     return try_whole_batches(loader, SLOW, read_call(loader, None), 5.0) is not None
 
 
@@ -240,8 +307,28 @@ def test_trying_leaves_nothing_behind(tmp_path: Path) -> None:
     for index in range(40):
         loader.dataset[index]
     before = sorted(tmp_path.iterdir())
-    assert not run_in_copy(lambda tell: attempt(loader), bool, 5.0, lambda part: None)
+    assert not run_in_copy(lambda tell: attempt(loader), bool, 5.0, lambda part: None, trial=True)
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(not can_fork(), reason="processes cannot be copied here")
+def test_a_trial_writes_to_nothing_that_is_open_and_ends_in_time(tmp_path: Path) -> None:
+    near, far = socket.socketpair()
+    with open(tmp_path / "log.txt", "w") as log, near, far:
+
+        def write(tell: Any) -> bool:
+            os.write(log.fileno(), b"x")
+            with pytest.raises(OSError, match="non-socket"):
+                near.send(b"x")
+            return True
+
+        assert run_in_copy(write, bool, 5.0, lambda part: None, trial=True)
+        assert not log.tell()
+        far.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            far.recv(1)
+    with pytest.raises(LoaderError):
+        run_in_copy(lambda tell: signal.pause(), bool, 0.05, lambda part: None, trial=True)
 
 
 @pytest.mark.skipif(not can_fork(), reason="processes cannot be copied here")
@@ -259,7 +346,7 @@ WHOLE = BatchRemedy(
     kind="whole",
     code="DataLoader(rows, sampler=batches, batch_size=None)",
     change="index whole batches, not item by item",
-    tried=9,
+    compared=9,
     batches=((MS, 0),) * 9,
     tensors=2,
 )
@@ -297,6 +384,13 @@ class TestAdvice:
     def test_without_a_step_it_is_a_rate(self):
         verdict = report(measured(0)).verdict
         assert "if the dataset is indexed with whole batches it gives" in verdict.sentence
+
+    def test_names_the_setting_that_no_run_confirmed(self):
+        slow = Prediction(setting=Setting(), step=300 * MS, wait=280 * MS)
+        unconfirmed = msgspec.structs.replace(measured(20), remedies=(), recommended={}, now=slow)
+        verdict = report(decode(encode(unconfirmed))).verdict
+        assert "; with num_workers=" in verdict.sentence
+        assert verdict.do_first[0].what.startswith("num_workers=")
 
     def test_is_silent_where_a_setting_does_as_well(self):
         diagnosis = measured(5000)

@@ -18,6 +18,8 @@ _MAX_OBJECTS_VISITED = 2000
 """Objects searched for generators, to bound the time; a mapping with more entries is data."""
 _MAX_PARTS_VISITED = 64
 """Entries searched of each list or mapping: later ones are like the first."""
+_MAX_DIGESTED_BYTES = 1 << 20
+"""Larger arrays are data."""
 _GENERATOR_TYPES = (numpy.random.Generator, numpy.random.RandomState, random.Random, torch.Generator)
 
 
@@ -92,18 +94,41 @@ def digest_states(dataset: Any) -> dict[str, str]:
     return {name: digest_state(state) for name, state in states.items()}
 
 
+def digest_memory(dataset: Any) -> dict[str, str]:
+    """Return `digest_states`, and what shows that `dataset` changed: its numbers, texts, sizes and small
+    arrays, by their names in code.
+    """
+    states = digest_states(dataset)
+    for name, value in _walk("self", dataset):
+        if isinstance(value, (str, int, float)):
+            states[name] = repr(value)
+        elif isinstance(value, Tensor):
+            states[name] = f"{tuple(value.shape)} {value._version}"
+        elif isinstance(value, numpy.ndarray) and value.nbytes <= _MAX_DIGESTED_BYTES:
+            states[name] = digest_state(value)
+        elif isinstance(value, (Mapping, list, tuple, set)):
+            states[name] = str(len(value))
+    return states
+
+
 def find_generators(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the generators that `value` holds in attributes, lists and dicts, nearest first."""
+    return ((at, part) for at, part in _walk(name, value) if isinstance(part, _GENERATOR_TYPES))
+
+
+def _walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield `value`, and what it holds in attributes, lists and dicts, nearest first; a generator's parts
+    are left out.
+    """
     waiting: list[tuple[str, Any]] = [(name, value)]
     visited: set[int] = set()
     while waiting and len(visited) < _MAX_OBJECTS_VISITED:
         name, value = waiting.pop(0)
-        if id(value) in visited:
+        if id(value) in visited and not isinstance(value, (str, int, float)):  # equal numbers are one object
             continue
         visited.add(id(value))
-        if isinstance(value, _GENERATOR_TYPES):
-            yield name, value
-        else:
+        yield name, value
+        if not isinstance(value, _GENERATOR_TYPES):
             waiting += _parts_of(name, value)
 
 

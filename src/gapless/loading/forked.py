@@ -13,6 +13,7 @@ import random
 import re
 import select
 import signal
+import stat
 import sys
 import time
 import traceback
@@ -75,11 +76,13 @@ def run_in_copy(
     look: ProcessSampler | None = None,
     *,
     keep: bool = False,
+    trial: bool = False,
 ) -> T:
     """Return ``work(tell)``, run in a copy of this process that then ends; here if copying is impossible.
 
     `look` is called while it lasts. With `keep` a request to end (Ctrl-C) leaves a second for a partial
-    result.
+    result. A `trial` may do anything: what would be noticed outside of the copy is refused, and the copy is
+    ended after `seconds`.
 
     Raises:
         LoaderError: the user's code fails, or does not end within `seconds` and some more.
@@ -99,7 +102,7 @@ def run_in_copy(
         if not pid:
             os.close(reader)
             os.close(stop_writer)
-            _run_child(work, writer, stop_reader)
+            _run_child(_as_trial(work, writer) if trial else work, writer, stop_reader)
         os.close(writer)
         os.close(stop_reader)
         with suppress(OSError):
@@ -109,7 +112,7 @@ def run_in_copy(
         try:
             with guard_group(pid):
                 try:
-                    last_message = messages.until(seconds + _GRACE_SECONDS)
+                    last_message = messages.until(seconds + (0.0 if trial else _GRACE_SECONDS))
                 except BaseException as error:  # Ctrl-C, or whatever else asks for the end
                     if not keep or isinstance(error, Exception):
                         raise
@@ -346,14 +349,41 @@ _REFUSED = frozenset(
     {
         *("os.chmod", "os.chown", "os.kill", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir"),
         *("os.symlink", "os.truncate", "os.utime", "os.setxattr", "os.exec", "os.spawn", "os.posix_spawn"),
-        *("os.system", "subprocess.Popen", "socket.connect", "socket.sendto", "sqlite3.connect"),
+        *("os.system", "subprocess.Popen", "socket.connect", "socket.getaddrinfo", "socket.sendmsg"),
+        *("socket.bind", "socket.sendto", "sqlite3.connect"),
         *("shutil.copyfile", "shutil.move", "shutil.rmtree", "tempfile.mkstemp", "tempfile.mkdtemp"),
     }
 )
 """Events that Python reports before it does something that others notice."""
 
 
-def refuse_side_effects() -> None:
+def _as_trial(work: Callable[[Tell], T], writer: int) -> Callable[[Tell], T]:
+    """Return `work` with all that others would notice refused first, except for what goes to `writer`."""
+
+    def refuse_and_work(tell: Tell) -> T:
+        _disconnect(writer)
+        _refuse_side_effects()
+        return work(tell)
+
+    return refuse_and_work
+
+
+def _disconnect(kept: int) -> None:
+    """Let what is written to open files, pipes and connections go nowhere, except for the file `kept`."""
+    import fcntl
+
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    with suppress(OSError):
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):
+                kind = os.fstat(descriptor).st_mode
+                is_shared = stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
+                is_read = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+                if descriptor != kept and (descriptor in (1, 2) or (is_shared and not is_read)):
+                    os.dup2(nowhere, descriptor)
+
+
+def _refuse_side_effects() -> None:
     """Make writing, connecting and starting programs fail from now on, in this process.
 
     It cannot be undone: only for a process that ends afterwards. The error is `PermissionError`, which

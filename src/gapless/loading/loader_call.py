@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, count
 
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
@@ -20,14 +22,21 @@ _SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory
 class LoaderCall:
     """A call of DataLoader: the text of its `function` and `arguments`, and the lines that go `before`.
 
-    `is_shortened`: it could not be read, and the arguments end with ``...``.
+    `names` are those that its file uses. `is_shortened`: it could not be read, and the arguments end with
+    ``...``.
     """
 
     function: str
     arguments: dict[str, str]
     line: SourceLine | None = None
     before: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
     is_shortened: bool = False
+
+    def free_name(self, wanted: str) -> str:
+        """Return `wanted`, or a name like it that the call's file does not use."""
+        names = chain((wanted,), (f"{wanted}_{number}" for number in count(2)))
+        return next(name for name in names if name not in self.names)
 
     def with_whole_batches(self, convert: str = "") -> str:
         """Write the call with a sampler that yields whole batches, passed through the function `convert`."""
@@ -48,13 +57,13 @@ class LoaderCall:
                 )
                 kinds = ("RandomSampler", "SequentialSampler")
                 imported += [kind for kind in kinds if f"{kind}(" in sampler]
-            kind = "TensorBatches" if convert else "BatchSampler"
+            kind = self.free_name("TensorBatches") if convert else "BatchSampler"
             batch_sampler = f"{kind}({sampler}, {batch_size}, drop_last={drop_last})"
         elif convert:
             return ""
         if convert:
             before.append(
-                "class TensorBatches(BatchSampler):\n"
+                f"class {kind}(BatchSampler):\n"
                 "    def __iter__(self):\n"
                 f"        return map({convert}, super().__iter__())"
             )
@@ -68,7 +77,7 @@ class LoaderCall:
         defines.
         """
         call = self._with_names()
-        dataset, items = call.arguments["dataset"], "tensor_items"
+        dataset, items = call.arguments["dataset"], self.free_name("tensor_items")
         stored = f"{items} = [{name}({dataset}[index]) for index in range(len({dataset}))]"
         arguments = {**call.arguments, "dataset": items}
         return replace(call, arguments=arguments, before=(definition, *call.before, stored)).text
@@ -85,10 +94,7 @@ class LoaderCall:
             value = arguments.get(argument, argument)
             if all(part.isidentifier() for part in value.split(".")):
                 continue
-            texts = " ".join((self.function, *arguments.values()))
-            name = next(
-                name for name in (argument, f"the_{argument}", f"own_{argument}_") if name not in texts
-            )
+            name = self.free_name(argument)
             before.append(f"{name} = {value}")
             arguments[argument] = name
         return replace(self, arguments=arguments, before=tuple(before))
@@ -105,27 +111,45 @@ class LoaderCall:
 
 def read_call(loader: DataLoader, line: SourceLine | None) -> LoaderCall:
     """Return the call that created `loader` at `line`, or one that shows the arguments that matter."""
-    call = _find_call(line) if line is not None and type(loader) is DataLoader else None
+    tree = _parse_file(line)
+    call = _find_call(tree, line.line) if line is not None and type(loader) is DataLoader else None
+    names = frozenset(_names(tree))
     arguments = _arguments(call) if call is not None else None
     if call is None or arguments is None:
-        return LoaderCall("DataLoader", _known_arguments(loader), line, is_shortened=True)
+        function = type(loader).__name__
+        return LoaderCall(function, _known_arguments(loader), line, names=names, is_shortened=True)
     kept = {name: value for name, value in arguments.items() if name not in _SETTINGS and value != "None"}
-    return LoaderCall(ast.unparse(call.func), kept, line)
+    return LoaderCall(ast.unparse(call.func), kept, line, names=names)
 
 
-def _find_call(line: SourceLine | None) -> ast.Call | None:
-    """Return the only call of DataLoader that contains `line`."""
-    if line is None:
-        return None
+def _parse_file(line: SourceLine | None) -> ast.Module:
+    """Return the tree of the line's file; an empty one if it cannot be read."""
     try:
-        tree = ast.parse("".join(linecache.getlines(line.file)))
+        return ast.parse("".join(linecache.getlines(line.file)) if line is not None else "")
     except (SyntaxError, ValueError):
-        return None
+        return ast.Module([], [])
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a file reads, assigns, defines and imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+
+
+def _find_call(tree: ast.Module, line: int) -> ast.Call | None:
+    """Return the only call of DataLoader that contains `line`."""
     calls = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and node.lineno <= line.line <= (node.end_lineno or node.lineno)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
         and ast.unparse(node.func).split(".")[-1] == "DataLoader"
     ]
     return calls[0] if len(calls) == 1 else None

@@ -40,7 +40,7 @@ def measure_machine(start: str, seconds: float = 0.0) -> Machine:
         quota=limit,
         others=other_load,
         together=together,
-        memory=_free_memory(),
+        memory=free_memory(),
         shared=_free_shared_memory(),
         start=start,
     )
@@ -222,7 +222,7 @@ def _spin_and_tell(writer: int, begin: float, seconds: float) -> None:
         os._exit(0)
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """Return free memory in bytes within the control group's limit; -1 if unknown."""
     free = -1
     with suppress(OSError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -16,7 +17,7 @@ from gapless.loading import foreign, forked, predict
 from gapless.loading.batches import is_iterable, length_of, setting_of, start_of
 from gapless.loading.blocked import WaitSampler
 from gapless.loading.feed import Feed, identify_feed
-from gapless.loading.forked import LoaderError, Stopped, refuse_side_effects, run_in_copy
+from gapless.loading.forked import LoaderError, Stopped, run_in_copy
 from gapless.loading.hot_lines import find_hot_lines, note_time
 from gapless.loading.lines import definition, item_line
 from gapless.loading.loader_call import read_call
@@ -61,6 +62,8 @@ _MAX_CORES_SECONDS = 3.0
 """Seconds of measuring how cores slow each other down: longer runs change the result little."""
 _MAX_BUDGETS, _MIN_PATIENCE_SECONDS = 10, 60.0
 """The first item may take this many budgets, or at least these seconds."""
+_TRIAL_PATIENCE, _MIN_TRIAL_SECONDS = 3, 2.0
+"""A trial is ended after so many times its seconds, or after these."""
 _RECEIVING_NS = 0.3e6, 0.1e6, 0.2
 """Time to receive a batch from a worker if none was tried: fixed, per tensor, per byte."""
 
@@ -260,11 +263,21 @@ class _LoaderMeasurement:
         work: Callable[[forked.Tell], Any],
         look: forked.ProcessSampler | None = None,
         patience: float = 0.0,
+        trial_seconds: float = 0.0,
     ) -> Any:
+        """Return what `work` measures in a copy; one that may do anything is ended after `trial_seconds`."""
         self.part = part
-        seconds = max(self._seconds(part), self.budget, patience)
+        seconds = trial_seconds or max(self._seconds(part), self.budget, patience)
         try:
-            return run_in_copy(work, kind, seconds, lambda done: self.progress(part, done), look, keep=True)
+            return run_in_copy(
+                work,
+                kind,
+                seconds,
+                lambda done: self.progress(part, done),
+                look,
+                keep=True,
+                trial=trial_seconds > 0,
+            )
         finally:
             self.progress(part, 1.0)
 
@@ -304,23 +317,20 @@ class _LoaderMeasurement:
         return find_hot_lines(self.loader, self._seconds("lines"), tell, skip=self.skip)
 
     def _try_remedies(self, fetch: Fetch) -> list[BatchRemedy]:
-        """Try other ways to make the same batches; a copy of the process that fails has none."""
+        """Try other ways to make the same batches; each in a copy, as one may fail or never end."""
         if not forked.can_fork():
             return []
+        remedies = list[BatchRemedy]()
         seconds, call = self._seconds("remedies") / 2, read_call(self.loader, self.feed.line)
+        patience = max(_TRIAL_PATIENCE * seconds, _MIN_TRIAL_SECONDS)
+        for attempt in (try_whole_batches, try_tensors):
 
-        def work(tell: forked.Tell) -> list[BatchRemedy]:
-            refuse_side_effects()
-            tries = (
-                attempt(self.loader, fetch, call, seconds, skip=self.skip)
-                for attempt in (try_whole_batches, try_tensors)
-            )
-            return [remedy for remedy in tries if remedy is not None]
+            def work(tell: forked.Tell, attempt: Any = attempt) -> list[BatchRemedy]:
+                remedy = attempt(self.loader, fetch, call, seconds, skip=self.skip)
+                return [] if remedy is None else [remedy]
 
-        try:
-            remedies: list[BatchRemedy] = self.measure_part("remedies", list[BatchRemedy], work)
-        except LoaderError:
-            return []
+            with suppress(LoaderError):
+                remedies += self.measure_part("remedies", list[BatchRemedy], work, trial_seconds=patience)
         return remedies
 
     def _measure_begin(self, fetch: Fetch) -> Begin:

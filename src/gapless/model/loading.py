@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import msgspec
 
 from gapless.model._disk import SavedFormat
@@ -230,8 +232,8 @@ class BatchRemedy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
       made tensors before they are collated).
     - `code`: what to write, without the `Setting`: it ends with the DataLoader's closing parenthesis.
     - `change`: the same in a few words; `differs`: what else the loop gets ("": nothing).
-    - `tried`: batches that were made this way; `batches`: processor and waiting time of each; `tensors`: in
-      each.
+    - `compared`: batches that were made both ways and equal; `batches`: processor and waiting time of each
+      that was made this way; `tensors`: in each.
     - `advised`: the prediction under the cheapest setting within 5 % of the best with this change.
     """
 
@@ -240,7 +242,7 @@ class BatchRemedy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     change: str = ""
     differs: str = ""
     line: SourceLine | None = None
-    tried: int = 0
+    compared: int = 0
     batches: tuple[tuple[int, int], ...] = ()
     tensors: int = 0
     advised: Prediction | None = None
@@ -251,8 +253,17 @@ class BatchRemedy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
         return sum(map(sum, self.batches)) / max(len(self.batches), 1)
 
     def code_with(self, arguments: str) -> str:
-        """Return the code with the DataLoader's `arguments` of a setting added (``num_workers=2``)."""
-        return f"{self.code[:-1]}, {arguments})" if arguments else self.code
+        """Return the code with the DataLoader's `arguments` of a setting added (``num_workers=2``).
+
+        Without workers, how they start is left out: torch refuses it.
+        """
+        *before, call = self.code.split("\n")
+        if "num_workers=0" in arguments.split(", ") and "multiprocessing_context=" in call:
+            parsed = ast.parse(call, mode="eval").body
+            assert isinstance(parsed, ast.Call)
+            parsed.keywords = [word for word in parsed.keywords if word.arg != "multiprocessing_context"]
+            call = ast.unparse(parsed)
+        return "\n".join((*before, f"{call[:-1]}, {arguments})" if arguments else call))
 
 
 class Bound(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

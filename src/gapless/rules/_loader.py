@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model.loader_use import LoaderUse
-from gapless.model.loading import BatchRemedy, Diagnosis, Setting
-from gapless.model.wording import count, duration, percent
+from gapless.model.loading import BatchRemedy, Diagnosis, Prediction, Setting
+from gapless.model.wording import count, duration, number, percent
 
 MIN_SHARE_OF_STEP = 0.05
 """A wait that takes less of a step is not reported."""
@@ -49,10 +49,19 @@ def recommended_arguments(diagnosis: Diagnosis) -> str:
     return _format_arguments(diagnosis.recommended, diagnosis)
 
 
+def advised_arguments(diagnosis: Diagnosis) -> str:
+    """Return the arguments, as `recommended_arguments` does, of the advised setting, confirmed or not."""
+    return _format_arguments(_setting_with(diagnosis, diagnosis.advised).arguments, diagnosis)
+
+
 def remedy_arguments(diagnosis: Diagnosis, remedy: BatchRemedy) -> str:
     """Return the arguments, as `recommended_arguments` does, that are best with `remedy`."""
-    setting = remedy.advised.setting if remedy.advised is not None else diagnosis.setting
-    return _format_arguments(setting.arguments, diagnosis)
+    return _format_arguments(_setting_with(diagnosis, remedy.advised).arguments, diagnosis)
+
+
+def _setting_with(diagnosis: Diagnosis, prediction: Prediction | None) -> Setting:
+    """Return the predicted setting, the loader's own if nothing was predicted."""
+    return prediction.setting if prediction is not None else diagnosis.setting
 
 
 def _format_arguments(advised: dict[str, int | bool | None], diagnosis: Diagnosis) -> str:
@@ -79,7 +88,7 @@ def short_recommendation(diagnosis: Diagnosis, library: str = "") -> str:
 
 def remedy_change(diagnosis: Diagnosis, remedy: BatchRemedy) -> str:
     """Return `remedy` in a few words, with the number of workers if another is best with it."""
-    workers = remedy.advised.setting.workers if remedy.advised is not None else diagnosis.setting.workers
+    workers = _setting_with(diagnosis, remedy.advised).workers
     return remedy.change + (f", `num_workers={workers}`" if workers != diagnosis.setting.workers else "")
 
 
@@ -88,7 +97,8 @@ def describe_remedy(diagnosis: Diagnosis, remedy: BatchRemedy) -> Iterator[str]:
     fetch = diagnosis.fetch
     yield (
         f"{remedy.change}: a batch then takes {duration(remedy.batch)} instead of "
-        f"{duration(fetch.cpu + fetch.wait)}, best with {remedy_arguments(diagnosis, remedy)}"
+        f"{duration(fetch.cpu + fetch.wait)}, best with {remedy_arguments(diagnosis, remedy)} "
+        f"({number(remedy.compared)} compared)"
     )
     if remedy.differs:
         yield remedy.differs
@@ -162,8 +172,7 @@ def is_behind(diagnosis: Diagnosis) -> bool:
 
 def has_recommended(current: Setting, diagnosis: Diagnosis) -> bool:
     """Whether the loader already has the recommended setting, as far as it matters here."""
-    advised = diagnosis.advised.setting if diagnosis.advised is not None else current
-    return current.workers == advised.workers
+    return current.workers == _setting_with(diagnosis, diagnosis.advised).workers
 
 
 def is_starving(use: LoaderUse, diagnosis: Diagnosis) -> bool:

@@ -88,7 +88,7 @@ def _best_change(diagnosis: Diagnosis) -> tuple[float, str]:
     remedy = diagnosis.remedy
     if remedy is not None and remedy.advised is not None:
         return remedy.advised.step, _CONDITIONS[remedy.kind]
-    return diagnosis.step_advised, f"with {words.recommended_arguments(diagnosis)}"
+    return diagnosis.step_advised, f"with {words.advised_arguments(diagnosis)}"
 
 
 def _wait_left(diagnosis: Diagnosis) -> float:
@@ -123,9 +123,7 @@ def _changes(diagnosis: Diagnosis) -> tuple[Change, ...]:
         return ()
     place = "" if diagnosis.line is not None else "the DataLoader"
     remedy = diagnosis.remedy
-    edit = (
-        words.recommended_arguments(diagnosis) if remedy is None else words.remedy_change(diagnosis, remedy)
-    )
+    edit = words.advised_arguments(diagnosis) if remedy is None else words.remedy_change(diagnosis, remedy)
     return (Change(what=edit, line=diagnosis.line, place=place, before=diagnosis.step_now, after=after),)
 
 
