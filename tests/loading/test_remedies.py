@@ -272,6 +272,14 @@ def test_names_of_the_file_are_kept(tmp_path: Path) -> None:
     assert "def with_tensors_2(item)" in remedy.code
 
 
+def test_torch_is_imported_where_the_file_does_not(tmp_path: Path) -> None:
+    loader, read, names = create("DataLoader(NewLists(), 4)", tmp_path)
+    remedy = try_tensors(loader, SLOW, dataclasses.replace(read, names=frozenset()), 5.0)
+    assert remedy is not None
+    del names["torch"]
+    assert len(list(follow(remedy.code, names))) == len(loader)
+
+
 def test_workers_are_started_in_no_way_where_there_are_none(tmp_path: Path) -> None:
     call = "DataLoader(rows, 4, num_workers=1, multiprocessing_context='spawn')"
     loader, read, names = create(call, tmp_path)

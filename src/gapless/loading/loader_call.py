@@ -106,7 +106,10 @@ class LoaderCall:
             value if name == "dataset" else f"{name}={value}" for name, value in self.arguments.items()
         )
         rest = ["..."] if self.is_shortened else []
-        return "\n".join((*self.before, f"{self.function}({', '.join((dataset, *options, *rest))})"))
+        call = f"{self.function}({', '.join((dataset, *options, *rest))})"
+        needs_torch = any("torch." in line.removeprefix("from torch.") for line in self.before)
+        imported = ["import torch"] if needs_torch and "torch" not in self.names else []
+        return "\n".join((*imported, *self.before, call))
 
 
 def read_call(loader: DataLoader, line: SourceLine | None) -> LoaderCall:

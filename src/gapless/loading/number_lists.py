@@ -157,13 +157,13 @@ def _batches(
     def convert_and_collate(request: Any) -> Any:
         return default_collate(lists.convert_all(_load(maker, request)))
 
-    def collate_stored(request: Any, items: list[Any]) -> Any:
+    def collate_ready(request: Any, items: list[Any]) -> Any:
         _load(maker, request)
         return default_collate(items)
 
     for request in requests:
         if is_stored:
-            yield partial(collate_stored, request, lists.convert_all(_load(maker, request)))
+            yield partial(collate_ready, request, lists.convert_all(_load(maker, request)))
         else:
             yield partial(convert_and_collate, request)
 
