@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Callable
@@ -32,12 +33,13 @@ def sites(step: Step, steps: int = 6) -> list[Site]:
         return list(emulator.session().sites)
 
 
-def origins(step: Step, mechanism: str = "h2d") -> list[Origin | None]:
-    return [site.cause for site in sites(step) if site.mechanism == mechanism]
+def origins(step: Step, mechanism: str = "h2d", steps: int = 6) -> list[Origin | None]:
+    return [site.cause for site in sites(step, steps) if site.mechanism == mechanism]
 
 
-def kinds(step: Step, mechanism: str = "h2d") -> list[str]:
-    return [origin.kind if origin is not None else "" for origin in origins(step, mechanism)]
+def kinds(step: Step, mechanism: str = "h2d", steps: int = 6) -> list[str]:
+    causes = origins(step, mechanism, steps)
+    return [cause.kind if cause is not None else "" for cause in causes]
 
 
 def host_line(step: Step) -> str:
@@ -153,6 +155,94 @@ def test_what_changes_now_and_then_is_neither() -> None:
         if number % 3 == 0:
             table.add_(1)
         table.to(GPU)
+
+    assert kinds(step) == [""]
+
+
+def test_a_table_that_a_schedule_replaces_or_writes_once_is_not_unchanged() -> None:
+    tables = [torch.zeros(3), torch.ones(3)]
+
+    def replaced(number: int) -> None:
+        tables[number >= 20].to(GPU)
+
+    def written(number: int) -> None:
+        if number == 20:
+            tables[0].add_(1)
+        tables[0].to(GPU)
+
+    assert kinds(replaced, steps=30) == kinds(written, steps=30) == [""]
+
+
+def test_tables_in_turn_are_not_the_same_one() -> None:
+    tables = [torch.zeros(3), torch.ones(3)]
+
+    def step(number: int) -> None:
+        tables[number % 2].to(GPU)
+
+    assert kinds(step, steps=12) == [""]
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(4, ""), (5, "unchanged")])
+def test_few_steps_are_not_said_to_be_all(steps: int, expected: str) -> None:
+    table = torch.zeros(3)
+
+    def step(number: int) -> None:
+        for _ in range(10):
+            table.to(GPU)
+
+    assert kinds(step, steps=steps) == [expected]
+
+
+def by_data(values: torch.Tensor, number: int) -> None:
+    values.data[4096 + number] = number + 1
+
+
+def in_inference_mode(values: torch.Tensor, number: int) -> None:
+    with torch.inference_mode():
+        values[4096 + number] = number + 1
+
+
+def by_another_process(values: torch.Tensor, number: int) -> None:
+    address = values.data_ptr() + 4 * (4096 + number)
+    ctypes.c_float.from_address(address).value = number + 1
+
+
+@pytest.mark.parametrize("write", [by_data, in_inference_mode, by_another_process])
+def test_writes_that_no_version_counts_are_noticed(
+    write: Callable[[torch.Tensor, int], None],
+) -> None:
+    with torch.inference_mode(write is in_inference_mode):
+        values = torch.zeros(1 << 17)
+    if write is by_another_process:
+        values.share_memory_()
+
+    def step(number: int) -> None:
+        write(values, number)
+        values.to(GPU)
+
+    assert kinds(step) == ["refilled"]
+
+
+def test_a_buffer_that_is_overwritten_has_a_new_origin() -> None:
+    buffer = torch.zeros(4)
+
+    def step(number: int) -> None:
+        buffer.copy_(torch.rand(4, device=GPU) if number < 3 else torch.rand(4))
+        buffer.to(GPU)
+
+    assert kinds(step, steps=40) == ["refilled"]
+
+
+@pytest.mark.parametrize(
+    "mix", [lambda x, back: x * back, lambda x, back: x[back.long()], lambda x, back: torch.cat([x, back])]
+)
+def test_data_scaled_or_selected_by_what_was_copied_back_was_not_on_the_gpu(
+    mix: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    data = torch.rand(4)
+
+    def step(number: int) -> None:
+        mix(data, torch.ones(4, device=GPU).cpu()).to(GPU)
 
     assert kinds(step) == [""]
 

@@ -32,7 +32,7 @@ def remedy_by_cause(site: Site) -> tuple[str, str]:
         sure = "" if cause.certain else ", as far as a run without values can tell"
         return (
             f"{name or 'what it copies'} was the same in all {cause.steps} steps seen after the first{sure}: "
-            "copy it to the GPU once, before the loop",
+            "copy it to the GPU once, before the loop, and again only where it changes",
             f"copy {name or 'it'} to the GPU once, before the loop",
         )
     if cause.refilled:

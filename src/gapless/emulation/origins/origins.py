@@ -20,6 +20,7 @@ from gapless.emulation.origins.tags import (
     NUMPY,
     ORIGIN,
     SHARED,
+    WRITES,
     Place,
     Tag,
     attributes_of,
@@ -92,24 +93,41 @@ class Origins:
         makes from none is made here."""
         if plan.views and not plan.written:
             return
-        best: Tag | None = None
         if plan.lists:
             values = [item for arg in values for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-        for value in values:
-            if isinstance(value, Tensor):
-                tag = tag_of(value)
-                if tag is not None and (best is None or tag.strength > best.strength):
-                    best = tag
+        overwrites = plan.name in _OVERWRITING
+        tensors = [value for value in values if isinstance(value, Tensor)][overwrites:]
+        best: Tag | None = None
+        for value in tensors:
+            tag = tag_of(value)
+            if tag is not None and (best is None or tag.strength > best.strength):
+                best = tag
         if best is None:
-            if not plan.makes:
+            if plan.makes:
+                best = self._tag(MADE, _call_name(plan.name), users_place())
+            elif not plan.written:
                 return
-            best = self._tag(MADE, _call_name(plan.name), users_place())
+        elif best.strength == COPIED_BACK and len(tensors) > 1:
+            best = self._without_data(best, tensors)
         for result in (out,) if type(out) is Tensor else trees.tensors(out):
             attributes = attributes_of(result)
             if attributes is not None:
-                before = attributes.get(ORIGIN)
-                if before is None or best.strength > before.strength or not plan.written:
-                    attributes[ORIGIN] = best
+                if plan.written:
+                    attributes[WRITES] = attributes.get(WRITES, 0) + 1
+                before = attributes.get(ORIGIN) if plan.written and not _fills(result, overwrites) else None
+                if best is None or before is None or best.strength > before.strength:
+                    attributes[ORIGIN] = best or before
+
+    def _without_data(self, best: Tag, tensors: Sequence[Tensor]) -> Tag | None:
+        """Return `best`, or the origin of those `tensors` that hold data from elsewhere: all values could be
+        on the device without a copy only if there are none."""
+        for tensor in tensors:
+            tag = tag_of(tensor)
+            strength, tick = (tag.strength, tag.tick) if tag is not None else (MADE, -1)
+            is_data = strength == BATCH or (strength < BATCH and tick < self._tick() - 1)
+            if is_data and tensor.numel() > 1:
+                return tag
+        return best
 
     def note_copy(self, source: Tensor, target: Tensor, to_device: bool, call: str) -> None:
         """Note that `target` received values from another device: those on the CPU come from this line."""
@@ -194,7 +212,7 @@ class Origins:
         if detail == "index":
             sources = [tensor for tensor in sources if not tensor.is_floating_point()]
         best: Tag | None = None
-        answers, first = set(), -1
+        parts = []
         for tensor in sources:
             attributes = attributes_of(tensor)
             if attributes is None:
@@ -202,10 +220,8 @@ class Origins:
             tag = attributes.get(ORIGIN)
             if tag is not None and (best is None or tag.strength > best.strength):
                 best = tag
-            answer, earlier = compare_with_last(tensor, attributes, tick, self._has_values(tensor))
-            answers.add(answer)
-            first = max(first, earlier)
-        tally.add_sent(tick, best, answers, first)
+            parts.append(compare_with_last(tensor, attributes, tick, self._has_values(tensor)))
+        tally.add_sent(tick, best, parts)
 
     def _note_read(self, tally: SiteTally, tick: int, about: Sequence[Any]) -> None:
         """Tally a read of a tensor on the device."""
@@ -227,6 +243,15 @@ class Origins:
             else site
             for number, site in enumerate(sites)
         ]
+
+
+_OVERWRITING = frozenset(f"aten::{name}_" for name in ("copy", "fill", "zero", "normal", "uniform", "random"))
+"""Operators that replace all of their first argument."""
+
+
+def _fills(result: Tensor, overwrites: bool) -> bool:
+    """Whether an operator that `overwrites` a tensor has replaced all of its memory."""
+    return overwrites and result.numel() * result.element_size() >= result.untyped_storage().nbytes()
 
 
 def _call_name(operator: str) -> str:

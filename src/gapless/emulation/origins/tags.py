@@ -23,6 +23,10 @@ WALKED = "_gapless_walked"
 SHARED = "_gapless_shared"
 """Attribute of a storage: NumPy may write to it unseen."""
 
+WRITES = "_gapless_writes"
+"""Attribute of a storage: writes by operators, also those that leave a tensor's version as it is: through
+``.data``, and in inference mode."""
+
 COPIED_BACK, BATCH, NUMPY, MADE = 4, 3, 2, 1
 """Strengths of origins: of several arguments' origins a result has the strongest."""
 

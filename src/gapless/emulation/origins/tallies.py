@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from gapless.emulation.origins.element_loops import as_line
-from gapless.emulation.origins.sameness import ASSUMED, REFILLED, UNCHANGED
+from gapless.emulation.origins.sameness import ASSUMED, REFILLED, UNCHANGED, Sent
 from gapless.emulation.origins.tags import BATCH, COPIED_BACK, MADE, NUMPY, Place, Tag
 from gapless.model.cause import Origin, OriginKind
 
@@ -17,20 +17,24 @@ _AGREEING = 0.9
 """Share of the waits after the first step that must have the same origin for it to be reported."""
 _MAX_TAGS = 64
 """Distinct origins of one site that are counted; more of them would not agree."""
-_MIN_COMPARED = 2
-"""Copies whose bytes were compared before "unchanged" or "refilled" is reported."""
+_MIN_REFILLED = 2
+"""Copies that were compared before "refilled" is reported."""
+_MIN_UNCHANGED = 3
+"""Steps in which the bytes were compared before "unchanged" is reported."""
 
 
 class SiteTally:
     """Counts of the waits at one site after the first step in which it waited."""
 
     __slots__ = (
-        "_answers", "_calls", "_first", "_fresh", "_last", "_loops", "_reads_table", "_steps", "_tables",
-        "_tags",
+        "_answers", "_before", "_calls", "_changes", "_first", "_fresh", "_last", "_loops", "_reads_table",
+        "_steps", "_tables", "_tags", "_unchanged",
     )  # fmt: skip
 
     def __init__(self, tick: int) -> None:
-        self._first = self._last = tick
+        self._first = self._before = self._last = tick
+        self._changes = False  # whether in some step it sent other memory or bytes than in the step before
+        self._unchanged: set[int] = set()
         self._calls = self._steps = 0
         self._fresh = 0
         self._tags: Counter[Tag | None] = Counter()
@@ -43,25 +47,35 @@ class SiteTally:
         """Whether a wait at `tick` counts; if it does, count it and its step."""
         if tick == self._first:
             return False
-        self._steps += tick != self._last
-        self._last = tick
+        if tick != self._last:
+            self._steps += 1
+            self._before, self._last = self._last, tick
         self._calls += 1
         return True
 
-    def add_sent(self, tick: int, tag: Tag | None, answers: set[str | None], earlier: int) -> None:
-        """Add a copy to the device of values with this tag; `answers` compare them with earlier copies.
-
-        If the memory was copied once before, at the tick `earlier`, that copy was of no new memory.
-        """
+    def add_sent(self, tick: int, tag: Tag | None, parts: Sequence[Sent | None]) -> None:
+        """Add a copy to the device of values with this tag; `parts` compare them with earlier copies."""
         if not self._counts(tick):
             return
-        if earlier > self._first:
-            self._answers[""] -= 1
         if tag in self._tags or len(self._tags) < _MAX_TAGS:
             self._tags[tag] += 1
         self._fresh += tag is not None and tag.tick >= tick - 1
-        if answers and None not in answers:
+        if parts:
+            self._compare(tick, parts)
+
+    def _compare(self, tick: int, parts: Sequence[Sent | None]) -> None:
+        """Note whether what is copied at `tick` was copied in this site's step before, and was the same."""
+        answers = {sent.answer if sent is not None else "" for sent in parts}
+        if any(sent is not None and sent.previous == sent.first > self._first for sent in parts):
+            self._answers[""] -= 1  # in the step before it only seemed to be new memory
+        if None not in answers:
             self._answers[next((each for each in ("", REFILLED, ASSUMED) if each in answers), UNCHANGED)] += 1
+        if not answers <= {UNCHANGED, ASSUMED, None} or any(
+            sent is not None and sent.previous < self._before for sent in parts
+        ):
+            self._changes = True
+        elif None not in answers:
+            self._unchanged.add(tick)
 
     def add_table(self, tick: int, tag: Tag | None) -> None:
         """Add a read of an index into a tensor on the CPU that has this tag.
@@ -79,7 +93,7 @@ class SiteTally:
 
     def decide(self) -> Origin | None:
         """Return the origin that nearly all waits agree on, the first that applies."""
-        is_refilled = self._compared_as(REFILLED)
+        is_refilled = self._is_refilled()
         for kind, line, tag in self._candidates(is_refilled):
             return Origin(
                 kind=kind,
@@ -106,7 +120,7 @@ class SiteTally:
             yield "copied-back", place, tag
         if strength == BATCH:
             yield "batch", place, tag
-        if self._compared_as(UNCHANGED, ASSUMED):
+        if not self._changes and len(self._unchanged) >= _MIN_UNCHANGED:
             yield "unchanged", place, tag
         if is_refilled:
             yield "refilled", place, tag
@@ -122,7 +136,7 @@ class SiteTally:
         common = counts.most_common(1)
         return common[0][0] if common and common[0][1] >= _AGREEING * self._calls else None
 
-    def _compared_as(self, *answers: str) -> bool:
-        """Whether nearly all comparisons with earlier copies gave one of these answers."""
-        agreeing = sum(self._answers[each] for each in answers)
-        return agreeing >= _MIN_COMPARED and agreeing >= _AGREEING * self._answers.total()
+    def _is_refilled(self) -> bool:
+        """Whether nearly all comparisons with earlier copies of the same memory saw writes."""
+        refilled = self._answers[REFILLED]
+        return refilled >= _MIN_REFILLED and refilled >= _AGREEING * self._answers.total()
