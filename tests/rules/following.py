@@ -32,6 +32,7 @@ import gapless
 from gapless import trees
 from gapless.model import RaceRule, Session
 from gapless.rules import match_rule, rules_of_kind
+from gapless.rules._by_use import leading_uses
 from gapless.torch_internals import VERSION
 
 PRELUDE = """
@@ -87,12 +88,17 @@ class Followed(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one side showed: syncs by code, remedies by code, codes of races, and `out` by variation."""
+    """What one side showed.
+
+    These are syncs by code, remedies by code, codes of races, `out` by variation, and the kinds of uses that
+    chose a remedy.
+    """
 
     syncs: Counter[str]
     remedies: dict[str, set[str]]
     races: set[str]
     values: list[Any]
+    kinds: set[str]
 
 
 def read_cases(path: Path) -> list[Followed]:
@@ -162,11 +168,12 @@ def _summarize(session: Session, file: str, values: list[Any]) -> Outcome:
     """Return what was found at the lines of `file`."""
     syncs: Counter[str] = Counter()
     remedies: dict[str, set[str]] = {}
-    races = set()
+    races, kinds = set(), set()
     for event in session.events:
         site = session.sites[event.site]
         if site.line is not None and site.line.file == file:
             rule = match_rule(site)
+            kinds.update(use.kind for use in leading_uses(site))
             syncs[rule.code] += event.waits
             remedies.setdefault(rule.code, set()).add(rule.remedy(site))
     for race, race_rule in itertools.product(session.races, rules_of_kind(RaceRule)):
@@ -174,7 +181,7 @@ def _summarize(session: Session, file: str, values: list[Any]) -> Outcome:
         if hit is not None:
             races.add(race_rule.code)
             remedies.setdefault(race_rule.code, set()).add(hit.remedy)
-    return Outcome(syncs, remedies, races, values)
+    return Outcome(syncs, remedies, races, values, kinds)
 
 
 def difference(case: Followed, before: Any, after: Any) -> str:

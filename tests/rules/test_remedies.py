@@ -18,6 +18,7 @@ from rules.running import run_example
 
 from gapless import rules
 from gapless.model import WaitRule
+from gapless.rules._by_use import REMEDIES
 
 FOLDER = Path(__file__).parent / "remedies"
 
@@ -57,6 +58,11 @@ def test_following_the_remedy_does_what_it_says(code: str, case: Followed) -> No
     assert not after.races
     for value_before, value_after in zip(before.values, after.values, strict=True):
         assert not difference(case, value_before, value_after)
+
+
+def test_each_kind_of_use_has_a_case() -> None:
+    kinds = {kind for case in CASES[BY_USE] for kind in run(case, "before").kinds}
+    assert kinds == {*REMEDIES}
 
 
 def assert_quoted(case: Followed, remedies: set[str]) -> None:

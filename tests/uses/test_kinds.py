@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from uses.following import kinds_of, place_of, uses_of
 
+from gapless.model import SourceLine
 from gapless.model.use import UNDECIDED
-from gapless.uses import read_uses
+from gapless.uses import RunningPlace, read_uses
 from gapless.uses.source_files import Project
 
 CONSUMERS = {
@@ -223,3 +224,96 @@ def test_a_large_function_is_given_up_and_said_to_be_undecided() -> None:
 @pytest.mark.parametrize("text", ["model.cpu()", "t.data = t.data.cpu()"])
 def test_what_is_moved_in_place_is_not_said_to_be_unused(text: str) -> None:
     assert kinds_of(text, "cpu", "d2h", "Tensor.cpu") & UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("def step(loss):\n    v = loss.item()\n", {"unused"}),
+        ("def step(loss):\n    loss.item()\n", {"unused"}),
+        ("def step(loss):\n    v = loss.item()\n    print(locals())", {"stored"}),
+        ("def step(loss, f):\n    v = loss.item()\n    f.query('x > @v')", {"stored"}),
+        ("v = loss.item()\nexec(text)", {"stored"}),
+        ("v = loss.item()\ndef __getattr__(name):\n    return globals()[name]", {"stored"}),
+        ("class Limits:\n    top = loss.item()", {"stored"}),
+        ("class Limits:\n    top = loss.item()\nx[:Limits.top]", {"slice"}),
+        ("def step(loss):\n    global last\n    last = loss.item()", {"stored"}),
+        ("begin = time.perf_counter()\nloss.item()\nprint(time.perf_counter() - begin)", {"timing"}),
+        ("from time import time\ndef step(loss):\n    loss.item()", {"unused"}),
+        ("def step(loss):\n    with Timer('step'):\n        loss.item()", {"timing"}),
+        ("def step(loss):\n    with profile(loss):\n        loss.item()", {"undecided"}),
+        ("def step(loss):\n    with torch.no_grad():\n        v = loss.item()", {"unused"}),
+        ("try:\n    loss.item()\nexcept RuntimeError:\n    retry()", {"undecided"}),
+        ("try:\n    loss.item()\nexcept KeyboardInterrupt:\n    pass", {"unused"}),
+        ("def step(loss):\n    return loss.item()\nstep(x)", {"returned"}),
+        (
+            "class Base:\n  def log(self, v):\n    pass\n  def step(self):\n    self.log(loss.item())",
+            {"undecided"},
+        ),
+        ("d = {'n': loss.item()}\nif d == last:\n    x = 1\nelse:\n    x = 2", {"condition"}),
+        ("v = loss.item()\nassert isinstance(v, float)", {"undecided"}),
+        ("v = [loss.item()]\nplace = v.index(3)", {"undecided"}),
+    ],
+)
+def test_a_read_is_only_deleted_where_nothing_can_use_it(text: str, kinds: set[str]) -> None:
+    assert kinds_of(text) == kinds
+
+
+def test_variables_of_a_module_or_a_cell_may_be_read_elsewhere(tmp_path: Path) -> None:
+    for path, kinds in {
+        "script.py": {"unused"},
+        "module.py": {"stored"},
+        "/tmp/ipykernel_3/7.py": {"stored"},
+    }.items():
+        texts = {path: "v = loss.item()\n", "script.py": "import module\nv = loss.item()\n"}
+        project = Project(texts.__getitem__)
+        file, script = project.file(path), project.file("script.py")
+        assert file is not None
+        assert script is not None
+        places = [place_of(file, file.calls["item"][0])]
+        places += [RunningPlace(SourceLine("script.py", 1, "<module>"))] if path == "module.py" else []
+        uses = read_uses(project, places, "read", "Tensor.item").uses
+        assert {use.kind for use in uses} == kinds, path
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("names[f'layer{loss.item()}']", {"key"}),
+        ("s = str(loss.item())\nif s == '3':\n    x = 1\nelse:\n    x = 2", {"condition"}),
+        ("torch.load(f'last{loss.item()}.pt')", {"library"}),
+        ("torch.save(x, f'last{loss.item()}.pt')", {"library"}),
+        ("n = int(str(loss.item()))\nx[:n]", {"slice"}),
+        ("lines = []\nlines.append(f'{loss.item()}')\nprint(lines)", {"show"}),
+        ("print(', '.join([str(loss.item())]))", {"show"}),
+        ("print('%d' % loss.item())", {"show"}),
+        ("def report(v):\n    return x[:v]\nreport(loss.item())", {"slice"}),
+        ("torch.full((3,), loss.item())", {"library"}),
+        ("x.add_(y, alpha=loss.item())", {"library"}),
+        ("names = ['a', 'b']\nnames[loss.item()]", {"key"}),
+        ("if loss.item() > 3:\n    raise StopIteration", {"stop"}),
+        ("if loss.item() > 3:\n    sys.exit(0)", {"stop"}),
+        ("try:\n    if loss.item() > 3:\n        raise ValueError\nexcept ValueError:\n    skip()",
+         {"condition"}),
+        ("if loss.item() < best:\n    best = loss.item()\n    torch.save(m, 'best.pt')",
+         {"condition"}),
+    ],
+)  # fmt: skip
+def test_a_text_or_an_exit_is_used_as_what_it_is(text: str, kinds: set[str]) -> None:
+    assert kinds_of(text) == kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("h.append(loss.item())", False),
+        ("mean.mul_(0.9)\nh.append(mean.item())", True),
+        ("for x in xs:\n    mean += x\n    h.append(mean.detach().item())", True),
+        ("mean[0] = 1\nh.append(mean.item())", True),
+        ("torch.add(a, b, out=mean)\nh.append(mean.item())", True),
+        ("h.append(self.mean.item())", True),
+        ("h.append((mean * 2).item())\nmean.mul_(2)", False),
+    ],
+)
+def test_a_tensor_that_changes_in_place_is_said_to(text: str, changes: bool) -> None:
+    assert {use.changes for use in uses_of(text)} == {changes}

@@ -9,14 +9,14 @@ import msgspec
 UseKind = Literal[
     "size", "slice", "range", "index", "key", "element", "condition", "stop", "check", "finite", "best",
     "tensor", "accumulator", "append", "dict", "show", "count", "empty", "selection", "numpy", "checkpoint",
-    "environment", "unused", "library", "returned", "stored", "undecided",
+    "environment", "timing", "unused", "library", "returned", "stored", "undecided",
 ]  # fmt: skip
 """What the value is for.
 
 Needed at once:
 
 - ``size``: of a new tensor, of a view or of a split; ``slice``: a slice's bound; ``range``: a loop's length;
-- ``index`` of a tensor, array or list; ``key`` of a dict; ``element``: one of a tensor that a loop walks;
+- ``index`` of a tensor or an array; ``key`` of a dict or a list; ``element`` of a tensor that a loop walks;
 - ``condition``: chooses what runs; ``stop``: ends a loop; ``environment``: an action;
 - ``selection``: its rows are computed with; ``empty``: whether a selection has any.
 
@@ -25,7 +25,8 @@ Not needed at once:
 - ``check``: an assert or a raise; ``finite``: a check for NaN or infinity; ``best``: the best so far;
 - ``tensor``: computed with tensors, or sent back to the GPU; ``numpy``: computed with arrays;
 - ``accumulator``: added to a sum; ``append``: to a list; ``dict``: kept in one; ``show``: logged or printed;
-- ``count``: only the number of selected elements; ``checkpoint``: saved; ``unused``: nothing.
+- ``count``: only the number of selected elements; ``checkpoint``: saved; ``timing``: to wait before a clock
+  is read; ``unused``: nothing.
 
 Not followed: ``library``, the argument of a call; ``returned``, ``stored`` in an attribute; ``undecided``.
 """

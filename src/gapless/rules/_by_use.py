@@ -65,6 +65,7 @@ REMEDIES: dict[UseKind, UseRemedy] = {
     "returned": UseRemedy(later.advise_kept, "return the tensor, read it where a number is needed"),
     "stored": UseRemedy(later.advise_kept, "keep the tensor, read it where a number is needed"),
     "undecided": UseRemedy(later.advise_unfollowed, "keep the tensor up to where a number is needed"),
+    "timing": UseRemedy(later.advise_timing, "measure with CUDA events"),
     "unused": UseRemedy(later.advise_deletion, "delete the read"),
 }
 """The remedy of each kind of use, in the order in which they are given."""
@@ -76,13 +77,13 @@ READ_ONCE: frozenset[str] = frozenset(remedy.change for remedy in REMEDIES.value
 def advise_by_use(site: Site, code: Code | None) -> str:
     """Return what to write instead of the read at `site`, in the line `code`; "" if its uses are unknown."""
     read = ReadValue.at(site, code)
-    texts = [REMEDIES[use.kind].advise(read, use) for use in _leading_uses(site)]
+    texts = [REMEDIES[use.kind].advise(read, use) for use in leading_uses(site)]
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
 def change_by_use(site: Site) -> str:
     """Return the same in a few words: of the use that matters most; "" if the uses are unknown."""
-    return next((REMEDIES[use.kind].change for use in _leading_uses(site)), "")
+    return next((REMEDIES[use.kind].change for use in leading_uses(site)), "")
 
 
 def advise_selection(site: Site, code: Code | None, own: str) -> str:
@@ -109,7 +110,7 @@ def is_only(site: Site, *kinds: UseKind) -> bool:
     return bool(site.uses) and {use.kind for use in site.uses} <= set(kinds)
 
 
-def _leading_uses(site: Site) -> list[Use]:
+def leading_uses(site: Site) -> list[Use]:
     """Return the nearest use of each of the kinds that the advice is about."""
     kinds = {use.kind for use in site.uses}
     if "element" in kinds:  # once the loop has numbers, nothing that it does with them waits

@@ -168,7 +168,7 @@ def not_in_place(statement: str) -> str:
         node = ast.parse(statement).body[0]
     except SyntaxError:  # one line of a longer statement
         return statement
-    if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add):
+    if not isinstance(node, ast.AugAssign) or not isinstance(node.op, (ast.Add, ast.Sub)):
         return statement
     target, value = (
         ast.get_source_segment(statement, node.target),
@@ -177,7 +177,8 @@ def not_in_place(statement: str) -> str:
     alone = isinstance(node.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) or (
         isinstance(node.value, ast.BinOp) and isinstance(node.value.op, (ast.Mult, ast.Div))
     )
-    return f"{target} = {target} + {value if alone else f'({value})'}"
+    sign = "+" if isinstance(node.op, ast.Add) else "-"
+    return f"{target} = {target} {sign} {value if alone else f'({value})'}"
 
 
 def called_name(call: ast.Call) -> str:

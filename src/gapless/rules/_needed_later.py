@@ -138,6 +138,13 @@ def advise_checkpoint(read: ReadValue, use: Use) -> str:
     )
 
 
+def advise_timing(read: ReadValue, use: Use) -> str:
+    return (
+        "waits for the GPU, where a clock is read: measure with `torch.cuda.Event(enable_timing=True)` "
+        "and `elapsed_time`, or read the clock once for many steps"
+    )
+
+
 def advise_deletion(read: ReadValue, use: Use) -> str:
     return "nothing uses the value: delete the read"
 
@@ -153,10 +160,10 @@ def advise_argument(read: ReadValue, use: Use) -> str:
 
 
 def advise_kept(read: ReadValue, use: Use) -> str:
-    where = "returned to a caller" if use.kind == "returned" else "kept in an attribute"
+    where = "returned to callers" if use.kind == "returned" else "kept for readers"
     return (
-        f"{where} that was not followed{read.place(use)}: hand on `{read.kept(use)}`, and read it where a "
-        "number is needed"
+        f"{where} that were not all followed{read.place(use)}: hand on `{read.kept(use)}`, and read it where "
+        "a number is needed"
     )
 
 

@@ -2,8 +2,8 @@
 
 `read_uses` follows a value from the expression that reads it through names, containers, calls and returns.
 The order of modules: `source_files` (trees), `reaching` (names), `meaning` and `callees` (what an
-expression or a call is), `resolving` (calls), `conditions`, `flow` with `arguments` and `methods` (the walk),
-`starts` (where it starts).
+expression or a call is), `unseen` (uses that the text does not show), `resolving` (calls), `conditions`,
+`flow` with `arguments` and `methods` (the walk), `starts` (where it starts).
 """
 
 from gapless.uses.starts import ReadExpression, RunningPlace, read_uses

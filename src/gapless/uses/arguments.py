@@ -14,6 +14,7 @@ def use_argument(flow: ValueWalk, at: ReachedPlace, call: ast.Call, keyword: str
     """Note or follow what `call` does with its argument at `at`, which is a `keyword` if that is given."""
     name = called_name(call)
     if name in callees.LOOKS:
+        flow.keep(at, "undecided", call)
         return
     if _use_builtin(flow, at, call, name) or _use_well_known(flow, at, call, name, keyword):
         return
@@ -42,7 +43,7 @@ def _use_builtin(flow: ValueWalk, at: ReachedPlace, call: ast.Call, name: str) -
     elif name in ("min", "max") and _keeps_best(at, call):
         flow.add(at, "best", call)
     elif name in callees.THROUGH:
-        flow.go(at.move(call, at.held.without_keys()))
+        flow.go(at.move(call, at.held.as_number()))
     elif name == "dict":
         flow.go(at.move(call))
     elif name in callees.SEQUENCES or name == "map":
@@ -82,12 +83,15 @@ def _use_well_known(
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if name in ("step", "reset") and owner is not None and "env" in ast.unparse(owner).lower():
         flow.add(at, "environment", call)  # the project's own, too: its state is on the CPU
-    elif method and not torch and flow.calls.callees(at.file, call):
+    elif not torch and flow.calls.callees(at.file, call):
         return False
     elif torch and name == "save":
         flow.add(at, "checkpoint", call)
     elif at.held.role == "selection" and not at.held.path and (torch or method):
         flow.add(at, "selection", call)
+    elif name in callees.TEXTS and not torch:
+        flow.keep(at, "show", call)
+        flow.go(at.move(call, at.held.as_text()))
     elif name in callees.SHOWS and not (torch or root in ("np", "numpy")):
         flow.add(at, "show", call)
     elif name in callees.APPENDS and owner is not None and not torch and not _adds_to_tensor(at, name, owner):
@@ -102,10 +106,12 @@ def _use_well_known(
             flow.add(at, "checkpoint", call)
     elif _is_size(at, call, name, torch, method):
         flow.add(at, "size", call)
+    elif (torch or method) and (name in callees.NUMBERS or keyword in callees.NUMBER_OPTIONS):
+        flow.add(at, "library", call)
     elif (
         torch
         or (owner is not None and (name in callees.TENSOR_METHODS or is_tensor(at.file, owner)))
-        or (name in callees.RETENSOR and not flow.calls.callees(at.file, call))
+        or name in callees.RETENSOR
     ):
         flow.add(at, "tensor", call)
     else:

@@ -28,12 +28,26 @@ SHOWS = frozenset(
         "print", "info", "debug", "warning", "warn", "error", "critical", "exception", "log",
         "log_metrics", "log_dict", "log_metric", "log_scalar", "add_scalar", "add_scalars",
         "add_histogram", "set_postfix", "set_postfix_str", "set_description", "set_description_str",
-        "write", "writelines", "format", "str", "repr", "writerow", "plot", "scatter_plot", "title",
+        "write", "writelines", "writerow", "plot", "scatter_plot", "title",
         "imshow", "savefig", "print_rank_0", "print_rank_last", "log_single_rank", "track", "dump",
         "dumps", "pprint", "echo", "report", "logger",
     }
 )  # fmt: skip
 """Show or log what they get."""
+
+TEXTS = frozenset({"str", "repr", "format", "join"})
+"""Make a text of what they get."""
+
+NUMBERS = frozenset(
+    {
+        "full", "new_full", "full_like", "uniform_", "normal_", "linspace", "logspace", "manual_seed",
+        "manual_seed_all", "dropout", "set_num_threads",
+    }
+)  # fmt: skip
+"""Functions and methods of torch that read the tensor that they get instead of a number, or refuse it."""
+
+NUMBER_OPTIONS = frozenset({"alpha", "beta", "value", "p", "eps", "lr", "momentum", "scale_factor", "dim"})
+"""Options of the same kind."""
 
 FINITE = frozenset({"isnan", "isinf", "isfinite"})
 

@@ -7,9 +7,12 @@ from collections.abc import Collection, Sequence
 
 from gapless.model.use import UseKind
 from gapless.uses import callees
-from gapless.uses.source_files import FUNCTIONS, LOOPS, SourceFile, called_name
+from gapless.uses.source_files import FUNCTIONS, LOOPS, SourceFile, called_name, last_name
+from gapless.uses.unseen import is_caught
 
 _EXITS = ("exit", "_exit", "abort", "skip", "fail")
+_SIGNALS = ("Stop", "Exit", "Interrupt", "Prune", "Skip", "Break", "Done", "Finish")
+"""Words in the names of exceptions that say no error."""
 Branching = ast.If | ast.While | ast.IfExp
 
 
@@ -27,8 +30,10 @@ def kind_of_condition(
     if isinstance(branching, ast.IfExp):
         return "show" if _is_shown(file, branching) else "empty" if counts else "condition"
     body, other = branching.body, branching.orelse
-    if _raises(body) and not other:
-        return "check"
+    if _exits(body) and not other:
+        return "stop"
+    if isinstance(body[-1], ast.Raise) and not any(isinstance(each, LOOPS) for each in body) and not other:
+        return "condition" if is_caught(file, branching) else "check"
     if _only_reports(body) and (not other or _only_reports(other)):
         return "show"
     if counts:
@@ -47,9 +52,9 @@ def _keeps_best(branching: Branching, values: Collection[str]) -> bool:
     }
     if isinstance(branching, ast.IfExp):
         return len(sides) == 2 and {ast.unparse(branching.body), ast.unparse(branching.orelse)} == sides
-    for each in (inner for statement in branching.body for inner in ast.walk(statement)):
-        if not isinstance(each, ast.Assign):
-            continue
+    for each in branching.body:
+        if not isinstance(each, ast.Assign) or len(branching.body) > 1 or branching.orelse:
+            return False  # something else happens with the best: it is saved, or its step is kept
         # What is read and then assigned to is clamped: the best is kept in the other side.
         targets = {ast.unparse(target) for target in each.targets} & sides - set(values)
         if targets and ast.unparse(each.value) in sides - targets:
@@ -57,10 +62,12 @@ def _keeps_best(branching: Branching, values: Collection[str]) -> bool:
     return False
 
 
-def _raises(body: Sequence[ast.stmt]) -> bool:
+def _exits(body: Sequence[ast.stmt]) -> bool:
+    """Whether the statements end the program, or a loop by an exception that says no error."""
     last = body[-1]
     if isinstance(last, ast.Raise):
-        return not any(isinstance(each, LOOPS) for each in body)
+        raised = last.exc.func if isinstance(last.exc, ast.Call) else last.exc
+        return raised is not None and any(word in last_name(raised) for word in _SIGNALS)
     return (
         isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and called_name(last.value) in _EXITS
     )

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from gapless.model.use import Use, UseKind
-from gapless.uses import callees, reaching
+from gapless.uses import callees, reaching, unseen
 from gapless.uses.arguments import use_argument
 from gapless.uses.conditions import Branching, kind_of_condition
 from gapless.uses.followed import ANY, FollowedValue, ReachedPlace
-from gapless.uses.meaning import is_dict, is_list, is_tensor
+from gapless.uses.meaning import adds_to, is_dict, is_list, is_tensor
 from gapless.uses.methods import use_attribute
 from gapless.uses.resolving import CallGraph
 from gapless.uses.source_files import (
     COMPREHENSIONS,
     FUNCTIONS,
-    LOOPS,
     SourceFile,
     called_name,
     root_name,
@@ -29,6 +28,11 @@ _MAX_NODES = 400
 """Places that one value is followed to, so that its analysis takes milliseconds."""
 _MAX_LOADS = 12
 """Loads of one attribute that are followed."""
+_OF_TEXT: dict[UseKind, UseKind] = {
+    "append": "show", "dict": "show", "accumulator": "show",
+    "tensor": "library", "numpy": "library", "size": "library", "checkpoint": "library", "index": "key",
+}  # fmt: skip
+"""What a use of a number is for the text that shows it: a name of a file is no tensor."""
 
 
 class Flow:
@@ -49,11 +53,14 @@ class Flow:
         self._queue: deque[ReachedPlace] = deque()
         self._compared: set[str] = set()
         self._visited: set[tuple[ast.AST, FollowedValue]] = set()
-        self._kept: tuple[ReachedPlace, UseKind] | None = None
+        self._kept: tuple[ReachedPlace, UseKind, ast.AST | None] | None = None
 
     def follow(self, node: ast.AST, held: FollowedValue) -> None:
         """Follow the value of the expression `node` of the file in which it is read."""
-        self.go(ReachedPlace(self._home, node, 0, held))
+        start = ReachedPlace(self._home, node, 0, held)
+        if unseen.is_watched(self._home, node):
+            self.keep(start, "undecided", self._home.statement(node))
+        self.go(start)
         while self._queue:
             at = self._queue.popleft()
             if len(self._visited) > _MAX_NODES:
@@ -79,12 +86,18 @@ class Flow:
         """Note a use at `node`, or where the value is; of a selection, that its rows are used."""
         if at.held.role == "selection" and kind not in ("selection", "count", "empty"):
             self.add(at, "selection", node)
+        if at.held.role == "text":
+            kind = _OF_TEXT.get(kind, kind)
         node = node if node is not None else at.node
         path = at.file.path if at.file is not self._home else ""
         line = getattr(node, "lineno", 0)
         use = Use(kind=kind, line=line, text=at.file.text(node) if line else "", file=path)
         if not any((each.kind, each.line, each.file) == (kind, line, path) for each in self._uses):
             self._uses[use] = None
+
+    def keep(self, at: ReachedPlace, kind: UseKind, node: ast.AST | None = None) -> None:
+        """Note that the value may be used at `node`, if it is used nowhere else."""
+        self._kept = self._kept or (at, kind, node)
 
     # -- one step outwards -------------------------------------------------------------------------
 
@@ -115,7 +128,8 @@ class Flow:
         """Do nothing: what happens here needs no value."""
 
     def _show(self, at: ReachedPlace, parent: ast.AST) -> None:
-        self.add(at, "show")
+        self.keep(at, "show")
+        self.go(at.move(parent, at.held.as_text()))
 
     def _raise(self, at: ReachedPlace, parent: ast.AST) -> None:
         self.add(at, "check", parent)
@@ -149,7 +163,9 @@ class Flow:
         elif at.held.role == "selection":
             self.add(at, "selection", parent)
         else:
-            self.add(at, "key" if is_dict(at.file, parent.value) else "index", parent)
+            by_key = is_dict(at.file, parent.value) or is_list(at.file, parent.value)
+            use = parent if isinstance(parent.ctx, ast.Load) else at.file.statement(parent)
+            self.add(at, "key" if by_key else "index", use)
 
     def _slice(self, at: ReachedPlace, parent: ast.Slice) -> None:
         owner = next(each for each in at.file.chain(parent) if isinstance(each, ast.Subscript))
@@ -173,7 +189,7 @@ class Flow:
             self.add(at, "key", parent)
             return
         key = next(key for key, value in zip(parent.keys, parent.values, strict=True) if value is at.node)
-        self._kept = self._kept or (at, "dict")
+        self.keep(at, "dict")
         self.go(at.move(parent, at.held if key is None else at.held.put(_key_text(key))))
 
     def _comprehension(self, at: ReachedPlace, parent: ast.expr) -> None:
@@ -184,22 +200,22 @@ class Flow:
 
     def _generator(self, at: ReachedPlace, parent: ast.comprehension) -> None:
         if at.node is parent.iter:
-            if _has_keys(at.held):
+            if at.held.has_keys:
                 return  # a dict's keys
-            self.bind(at.move(at.node, _element(at.held)), parent.target, at.file.parents[parent])
+            self.bind(at.move(at.node, at.held.element()), parent.target, at.file.parents[parent])
         elif not at.held.path:
             finite = at.held.role == "finite" or self.calls.is_finiteness(at.file, at.node)
             self.add(at, "finite" if finite else "condition")
 
     def _loop(self, at: ReachedPlace, parent: ast.For | ast.AsyncFor) -> None:
-        if _has_keys(at.held):
+        if at.held.has_keys:
             return  # a dict's keys
-        self.bind(at.move(at.node, _element(at.held)), parent.target, parent)
+        self.bind(at.move(at.node, at.held.element()), parent.target, parent)
 
     def _condition(self, at: ReachedPlace, parent: Branching) -> None:
         if at.node is not parent.test:
             self.go(at.move(parent))
-        elif not at.held.path:
+        elif not at.held.path and at.held.role != "text":
             if at.held.role == "finite" or self.calls.is_finiteness(at.file, parent.test):
                 self.add(at, "finite", parent.test)
             else:
@@ -213,7 +229,7 @@ class Flow:
     def _compare(self, at: ReachedPlace, parent: ast.Compare) -> None:
         if isinstance(parent.ops[0], (ast.Is, ast.IsNot)):
             return
-        if _has_keys(at.held):
+        if at.held.has_keys and isinstance(parent.ops[0], (ast.In, ast.NotIn)):
             return  # asks for a key of the dict
         if at.held.role == "selection":
             self.add(at, "selection", parent)
@@ -226,7 +242,8 @@ class Flow:
         self.go(at.move(parent, at.held.without_keys().answer("compared")))
 
     def _bool(self, at: ReachedPlace, parent: ast.expr) -> None:
-        if isinstance(parent, ast.UnaryOp) and not isinstance(parent.op, ast.Not):
+        signed = isinstance(parent, ast.UnaryOp) and not isinstance(parent.op, ast.Not)
+        if signed or at.held.role == "text":
             self.go(at.move(parent))
         elif not at.held.path:
             self.go(at.move(parent, at.held.answer("compared")))
@@ -234,7 +251,7 @@ class Flow:
     def _arithmetic(self, at: ReachedPlace, parent: ast.BinOp) -> None:
         other = parent.right if at.node is parent.left else parent.left
         if isinstance(parent.op, ast.Mod) and at.node is parent.right and _is_text(parent.left):
-            self.add(at, "show", parent)
+            self._show(at, parent)
         elif at.held.role == "selection":
             self.add(at, "selection", parent)
         elif not at.held.path and is_tensor(at.file, other):
@@ -243,9 +260,13 @@ class Flow:
             self.go(at.move(parent))
 
     def _expression(self, at: ReachedPlace, parent: ast.Expr) -> None:
-        """Nothing uses the value of a statement of its own, unless it moves what it is called on."""
+        """Nothing uses the value of a statement of its own, but it may be there for what it does."""
         if isinstance(at.node, ast.Call) and called_name(at.node) in ("cpu", "to", "cuda", "numpy"):
-            self.add(at, "undecided")
+            self.add(at, "undecided")  # moves what it is called on
+        elif unseen.is_typed(at.file):
+            self.add(at, "show")
+        elif self.calls.reads_clock(at.file):
+            self.add(at, "timing")
 
     def _walrus(self, at: ReachedPlace, parent: ast.NamedExpr) -> None:
         self.bind(at, parent.target, parent)
@@ -257,7 +278,7 @@ class Flow:
         if at.node is not parent.value:
             return
         for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
-            if _is_added(parent.value, target):
+            if adds_to(parent.value, target):
                 self.add(at, "accumulator", parent)
                 self._bind_sum(at, target, parent)
             else:
@@ -273,8 +294,6 @@ class Flow:
             self.bind(at, parent.target, parent)
         elif is_tensor(at.file, parent.target):
             self.add(at, "tensor", parent)
-        elif isinstance(at.node, ast.JoinedStr):
-            self.add(at, "show", parent)
         else:
             self.add(at, "accumulator" if isinstance(parent.op, (ast.Add, ast.Sub)) else "undecided", parent)
             self._bind_sum(at, parent.target, parent)
@@ -282,14 +301,20 @@ class Flow:
     def _bind_sum(self, at: ReachedPlace, target: ast.AST, binding: ast.AST) -> None:
         """Follow a sum into `target`; within its loop only, since behind it one read serves all terms."""
         if isinstance(target, ast.Name):
-            for load in _in_loop_of(at.file, binding, reaching.loads_after(at.file, target.id, binding)):
+            for load in reaching.in_loop_of(
+                at.file, binding, reaching.loads_after(at.file, target.id, binding)
+            ):
                 self.go(at.move(load))
         else:
             self.bind(at, target, binding)
 
     def bind(self, at: ReachedPlace, target: ast.AST, binding: ast.AST) -> None:
         """Follow the value into `target`, which `binding` assigns to."""
-        if isinstance(target, ast.Name):
+        if isinstance(target, ast.Name) and unseen.in_class(at.file, binding):
+            self._bind_class_attribute(at, target)
+        elif isinstance(target, ast.Name):
+            if self._is_open(at.file, target):
+                self.keep(at, "stored", binding)
             for load in reaching.loads_after(at.file, target.id, binding):
                 self.go(at.move(load))
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -307,8 +332,22 @@ class Flow:
         else:
             self.add(at, "undecided", target)
 
+    def _is_open(self, file: SourceFile, target: ast.Name) -> bool:
+        """Whether a variable may be read where the text does not name it."""
+        scope = file.scope(target)
+        if isinstance(scope, FUNCTIONS) and not reaching.is_declared(scope, target.id):
+            return unseen.is_read_by_name(file, scope)
+        outside = unseen.is_typed(file) or not self.calls.is_script(file)
+        return outside or unseen.is_read_by_name(file, file.tree)
+
+    def _bind_class_attribute(self, at: ReachedPlace, target: ast.Name) -> None:
+        self.keep(at, "stored", target)
+        loads = at.file.attributes.get(target.id, ())
+        for load in loads if len(loads) <= _MAX_LOADS and at.hops < _MAX_HOPS else ():
+            self.go(ReachedPlace(at.file, load, at.hops + 1, at.held))
+
     def _bind_attribute(self, at: ReachedPlace, target: ast.Attribute) -> None:
-        self._kept = self._kept or (at, "stored")
+        self.keep(at, "stored")
         loads = _same_attributes(at.file, target)
         if root_name(target) == "self":
             around = at.file.around(target, ast.ClassDef)
@@ -328,7 +367,7 @@ class Flow:
     def _bind_element(self, at: ReachedPlace, target: ast.Subscript, binding: ast.AST) -> None:
         constant = isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
         if constant or isinstance(target.slice, ast.JoinedStr) or is_dict(at.file, target.value):
-            self._kept = self._kept or (at, "dict")
+            self.keep(at, "dict")
             if at.hops >= _MAX_HOPS:
                 self.add(at, "stored", target)
             else:
@@ -347,7 +386,9 @@ class Flow:
         """
         loads: list[ast.expr] = []
         if isinstance(container, ast.Name):
-            loads += _in_loop_of(at.file, binding, reaching.loads_after(at.file, container.id, binding))
+            loads += reaching.in_loop_of(
+                at.file, binding, reaching.loads_after(at.file, container.id, binding)
+            )
         elif isinstance(container, ast.Attribute):
             loads += _same_attributes(at.file, container)
         elif isinstance(container, ast.Subscript):
@@ -367,6 +408,7 @@ class Flow:
             self.add(at, "undecided", parent)
             return
         held = at.held.put(ANY) if isinstance(parent, ast.Yield) else at.held
+        self.keep(at, "returned", parent)  # a caller that was not recorded may use it
         if self.calls.is_recorded(function):
             caller = self.calls.recorded_caller(function)
             if caller is None or caller.node is None:
@@ -389,6 +431,7 @@ class Flow:
         if at.hops >= _MAX_HOPS or not isinstance(function, FUNCTIONS):
             self.add(at, "library", call)
             return
+        self.keep(at, "undecided", call)  # another class may have its own function of this name
         for load in reaching.loads_of_parameter(function, parameter):
             self.go(ReachedPlace(file, load, at.hops + 1, at.held))
 
@@ -397,11 +440,6 @@ def _same_attributes(file: SourceFile, attribute: ast.Attribute) -> list[ast.Att
     """Return the loads of the same attribute of the same expression."""
     owner = ast.dump(attribute.value)
     return [load for load in file.attributes.get(attribute.attr, ()) if ast.dump(load.value) == owner]
-
-
-def _has_keys(held: FollowedValue) -> bool:
-    """Whether the value is in a dict, under a key that is known."""
-    return bool(held.path) and held.path[0] != ANY and not held.path[0].startswith("#")
 
 
 def _fits(key: str, node: ast.AST) -> bool:
@@ -417,32 +455,8 @@ def _key_text(node: ast.AST) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else ANY
 
 
-def _element(held: FollowedValue) -> FollowedValue:
-    """Return what a loop's turn gets of a container."""
-    return held.take_out() if held.path else held
-
-
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-
-
-def _is_added(value: ast.AST, target: ast.AST) -> bool:
-    """Whether ``target = target + …`` adds to the target."""
-    text = ast.unparse(target)
-    pending = [value]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub)):
-            if text in (ast.unparse(part.left), ast.unparse(part.right)):
-                return True
-            pending += [part.left, part.right]
-    return False
-
-
-def _in_loop_of(file: SourceFile, binding: ast.AST, loads: Iterable[ast.expr]) -> list[ast.expr]:
-    """Return those of `loads` in the innermost loop around `binding`; all if there is none."""
-    loop = file.around(binding, *LOOPS, *FUNCTIONS)
-    return [load for load in loads if not isinstance(loop, LOOPS) or loop in file.chain(load)]
 
 
 def _is_receiver(file: SourceFile, load: ast.AST) -> bool:

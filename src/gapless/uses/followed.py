@@ -9,11 +9,12 @@ from gapless.model.use import UseKind
 from gapless.uses.resolving import CallGraph
 from gapless.uses.source_files import SourceFile
 
-Role = Literal["value", "compared", "finite", "selection", "count"]
+Role = Literal["value", "compared", "finite", "selection", "count", "text"]
 """Kinds of followed values.
 
 ``value``: a number, an array or a list on the CPU; ``compared``: the answer of a comparison; ``finite``: of a
-check for NaN; ``selection``: a tensor on the GPU whose size was read; ``count``: its number of elements.
+check for NaN; ``selection``: a tensor on the GPU whose size was read; ``count``: its number of elements;
+``text``: what shows a number.
 """
 ANY = "*"
 
@@ -35,9 +36,26 @@ class FollowedValue(NamedTuple):
         """Return the value without its outermost container."""
         return FollowedValue(self.role, self.path[1:])
 
+    def element(self) -> FollowedValue:
+        """Return what a loop's turn gets of the container."""
+        return self.take_out() if self.path else self
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the value is in a dict, under a key that is known."""
+        return bool(self.path) and self.path[0] != ANY and not self.path[0].startswith("#")
+
     def without_keys(self) -> FollowedValue:
         """Return the value outside all containers."""
         return FollowedValue(self.role)
+
+    def as_text(self) -> FollowedValue:
+        """Return a text that shows the value."""
+        return FollowedValue("text")
+
+    def as_number(self) -> FollowedValue:
+        """Return the number that is made of the value, outside all containers."""
+        return FollowedValue("value" if self.role == "text" else self.role)
 
     def answer(self, role: Role) -> FollowedValue:
         """Return the answer of a test; one that is known more exactly stays what it is."""
@@ -71,6 +89,9 @@ class ValueWalk(Protocol):
 
     def add(self, at: ReachedPlace, kind: UseKind, node: ast.AST | None = None) -> None:
         """Note a use at `node`, or where the value is."""
+
+    def keep(self, at: ReachedPlace, kind: UseKind, node: ast.AST | None = None) -> None:
+        """Note that the value may be used at `node`, if it is used nowhere else."""
 
     def put(self, at: ReachedPlace, container: ast.AST, binding: ast.AST) -> None:
         """Follow a value that `binding` puts into `container`."""

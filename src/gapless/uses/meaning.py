@@ -211,3 +211,16 @@ def _written(loop: ast.AST) -> set[str]:
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
             written.add(root_name(node))
     return written
+
+
+def adds_to(value: ast.AST, target: ast.AST) -> bool:
+    """Whether ``target = target + …`` adds to the target."""
+    text = ast.unparse(target)
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub)):
+            if text in (ast.unparse(part.left), ast.unparse(part.right)):
+                return True
+            pending += [part.left, part.right]
+    return False

@@ -59,6 +59,8 @@ def _use_container(flow: ValueWalk, at: ReachedPlace, name: str, call: ast.Call 
             flow.go(at.move(call, at.held.take_out()))
     elif name in ("mean", "sum", "max", "min", "item", "cpu", "numpy"):
         flow.go(at.move(call, at.held.without_keys()))
+    elif name not in (*callees.APPENDS, "clear", "keys", "update", "remove", "sort", "reverse", "rotate"):
+        flow.keep(at, "undecided", call)
 
 
 def _use_selection(flow: ValueWalk, at: ReachedPlace, name: str, call: ast.Call) -> None:

@@ -36,12 +36,18 @@ def loads_after(file: SourceFile, name: str, binding: ast.AST) -> list[ast.Name]
     loads += _scan_block(inner, name)[0]
     loads += _loads_behind(file, statement, name)
     scope = file.scope(statement)
-    if _is_declared(scope, name):
+    if is_declared(scope, name):
         scope = file.tree
     return list(dict.fromkeys([*loads, *_closure_loads(scope, name)]))
 
 
-def _is_declared(scope: ast.AST, name: str) -> bool:
+def in_loop_of(file: SourceFile, binding: ast.AST, loads: Sequence[ast.Name]) -> list[ast.Name]:
+    """Return those of `loads` in the innermost loop around `binding`; all if there is none."""
+    loop = file.around(binding, *LOOPS, *FUNCTIONS)
+    return [load for load in loads if not isinstance(loop, LOOPS) or loop in file.chain(load)]
+
+
+def is_declared(scope: ast.AST, name: str) -> bool:
     """Whether `name` is global or nonlocal in `scope`."""
     return any(
         isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names for node in ast.walk(scope)
@@ -211,7 +217,7 @@ def _closure_loads(scope: ast.AST, name: str) -> list[ast.Name]:
     while pending:
         node = pending.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            stores = names_in(node, ast.Store) if not _is_declared(node, name) else set()
+            stores = names_in(node, ast.Store) if not is_declared(node, name) else set()
             if name in _parameters(node) or name in stores:
                 continue
             loads += [each for each in ast.walk(node) if isinstance(each, ast.Name) and _is_load(each, name)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gapless.uses import callees
+from gapless.uses import callees, unseen
 from gapless.uses.meaning import attribute_values, values_of
 from gapless.uses.source_files import FUNCTIONS, Function, Project, SourceFile, last_name
 
@@ -37,6 +38,7 @@ class CallGraph:
 
     def __init__(self, project: Project, frames: Sequence[Frame | None]) -> None:
         self._project = project
+        self._frames = [frame for frame in frames if frame is not None]
         self._callers: dict[Function, Frame | None] = {}
         self._finite: dict[ast.AST, bool] = {}
         self._callees: dict[ast.Call, list[Callee]] = {}
@@ -45,6 +47,23 @@ class CallGraph:
                 scope = frame.file.scope(frame.node)
                 if isinstance(scope, FUNCTIONS):
                     self._callers.setdefault(scope, caller)
+
+    def is_script(self, file: SourceFile) -> bool:
+        """Whether `file` is the script that runs, whose variables no other file reads."""
+        stem = os.path.splitext(os.path.basename(file.path))[0]
+        outermost = self._frames[-1] if self._frames else Frame(file, None)
+        if outermost.file is not file or outermost.node is None:
+            return False
+        return outermost.file.scope(outermost.node) is file.tree and not any(
+            module.rpartition(".")[2] == stem or name == stem
+            for other in self._project.files.values()
+            if other is not None and other is not file
+            for module, name in other.imports.values()
+        )
+
+    def reads_clock(self, file: SourceFile) -> bool:
+        """Whether `file` or a file of the recorded stack reads a clock."""
+        return any(map(unseen.reads_clock, {file, *(frame.file for frame in self._frames)}))
 
     def is_recorded(self, function: Function) -> bool:
         """Whether the recorded stack says who called `function`."""

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from gapless.model.event import Mechanism
 from gapless.model.source import SourceLine
 from gapless.model.use import Span, Use, UseKind
@@ -15,6 +17,7 @@ from gapless.uses.followed import FollowedValue, ReachedPlace
 from gapless.uses.meaning import walked_tensor
 from gapless.uses.resolving import CallGraph, Frame
 from gapless.uses.source_files import Project, SourceFile, called_name, root_name
+from gapless.uses.unseen import changes_in_place
 
 _READERS = frozenset(
     {
@@ -35,6 +38,10 @@ _READERS = frozenset(
     }
 )
 """Calls whose result is the value that was read."""
+_VIEWS = frozenset(
+    {"detach", "view", "reshape", "squeeze", "unsqueeze", "flatten", "t", "transpose", "permute"}
+)
+"""Methods whose results share memory with their tensor."""
 _SELECTS = frozenset(
     {"nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "unbind"}
 )
@@ -82,7 +89,21 @@ def read_uses(
     walked = walked_tensor(file, _operand(node)) if _may_be_element(node, mechanism) else ""
     if walked:
         uses = (Use(kind="element", line=getattr(node, "lineno", 0), text=walked), *uses)
+    if _may_change(flow.calls, file, _operand(node)):
+        uses = tuple(msgspec.structs.replace(use, changes=True) for use in uses)
     return ReadExpression(expression, uses)
+
+
+def _may_change(calls: CallGraph, file: SourceFile, node: ast.AST) -> bool:
+    """Whether the tensor `node` may change in place after it was read."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called_name(node) in _VIEWS:
+        node = node.func.value
+    if not isinstance(node, ast.Name):
+        return isinstance(node, (ast.Attribute, ast.Subscript))
+    if changes_in_place(file.scope(node), node.id):
+        return True
+    passed = calls.argument_of(file, node)
+    return passed is not None and passed.node is not None and _may_change(calls, passed.file, passed.node)
 
 
 def _frames(project: Project, places: Sequence[RunningPlace]) -> list[Frame | None]:
@@ -166,7 +187,11 @@ def _start(flow: Flow, file: SourceFile, node: ast.AST, mechanism: Mechanism, ca
         flow.follow(node, FollowedValue("finite" if flow.calls.is_finiteness(file, node) else "value"))
     elif call in _TRUTH:
         _start_truth(flow, file, node, name)
-    elif call in _SHOWN or isinstance(node, (ast.JoinedStr, ast.FormattedValue)) or name in callees.SHOWS:
+    elif (
+        call in _SHOWN
+        or isinstance(node, (ast.JoinedStr, ast.FormattedValue))
+        or name in (*callees.SHOWS, *callees.TEXTS)
+    ):
         _note(flow, file, node, "show")
     else:
         return _start_consumer(flow, file, node, name, call)
