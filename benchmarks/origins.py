@@ -16,6 +16,7 @@ import msgspec
 import torch
 from _loops import LOOPS, Step
 
+import gapless
 from gapless.analyze.session_report import report
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.options import EmulatorOptions
@@ -38,6 +39,7 @@ def copies() -> Step:
             rows = (table[number : number + 8] * 2 + torch.rand(8, 32)).cuda()
             out = net(rows)
             rows[out[:, 0].argsort().cpu()]
+        gapless.step()
 
     return step
 

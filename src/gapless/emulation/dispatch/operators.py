@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -193,7 +193,7 @@ class OperatorMode(TorchDispatchMode):
         orphans: list[Tensor] | None = None
         values = (*args, *kwargs.values()) if kwargs else args
         if plan.lists:
-            values = [item for arg in values for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+            values = _without_lists(values)
         for item in values:
             if not isinstance(item, Tensor):
                 continue
@@ -318,7 +318,8 @@ class OperatorMode(TorchDispatchMode):
         if local.constants is not None:
             constants.note_operator(plan, args, kwargs, out)
         if self.origins.enabled:
-            self.origins.note_host_operator(plan, (*args, *kwargs.values()), out)
+            values = (*args, *kwargs.values())
+            self.origins.note_host_operator(plan, _without_lists(values) if plan.lists else values, out)
 
     def _record_run(
         self, plan: OperatorPlan, args: Any, kwargs: dict[str, Any], out: Any, index: int, at: int
@@ -441,6 +442,11 @@ def _reads(name: str, launches: bool) -> bool:
     """Whether an operator reads the values of its arguments, not only their shapes."""
     shapes = name.endswith("_like") or name.startswith("aten::new_")
     return name == "aten::_local_scalar_dense" or (launches and not shapes)
+
+
+def _without_lists(values: Iterable[Any]) -> list[Any]:
+    """Return an operator's arguments with the items of lists in place of the lists."""
+    return [item for arg in values for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
 
 
 def _written_arguments(schema: Any) -> frozenset[int | str]:

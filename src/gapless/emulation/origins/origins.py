@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, wraps
 from typing import Any
 
 import msgspec
@@ -12,11 +12,12 @@ import torch
 
 from gapless import trees
 from gapless.emulation.origins import element_loops
-from gapless.emulation.origins.sameness import compare_with_last
+from gapless.emulation.origins.sameness import Sent, compare_with_last
 from gapless.emulation.origins.tags import (
     BATCH,
     COPIED_BACK,
     MADE,
+    NO_STORAGE,
     NUMPY,
     ORIGIN,
     SHARED,
@@ -56,6 +57,7 @@ class Origins:
         # Where and in which step values of the device left torch last, and whether for a list.
         self._left_place: Place | None = None
         self._left_tick, self._left_for_list = -1, False
+        self._has_walks = False  # whether a tensor on the device was iterated over
         self.table: Tensor | None = None  # the tensor on the CPU that is being indexed
 
     # -- tagging -----------------------------------------------------------------------------------
@@ -88,27 +90,29 @@ class Origins:
         """Forget what is known of sites, which are numbered anew."""
         self._tallies.clear()
 
-    def note_host_operator(self, plan: Any, values: Iterable[Any], out: Any) -> None:
-        """Give the results of an operator on the CPU the strongest origin of its arguments; what a factory
-        makes from none is made here."""
+    def note_host_operator(self, plan: Any, values: Sequence[Any], out: Any) -> None:
+        """Give the results of an operator on the CPU the strongest origin of its arguments, `values` without
+        lists; what a factory makes from none is made here."""
         if plan.views and not plan.written:
             return
-        if plan.lists:
-            values = [item for arg in values for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-        overwrites = plan.name in _OVERWRITING
-        tensors = [value for value in values if isinstance(value, Tensor)][overwrites:]
+        overwrites = bool(plan.written) and plan.name in _OVERWRITING
+        sources = values[1:] if overwrites else values
         best: Tag | None = None
-        for value in tensors:
-            tag = tag_of(value)
-            if tag is not None and (best is None or tag.strength > best.strength):
-                best = tag
+        for value in sources:
+            if isinstance(value, Tensor):
+                try:  # `tag_of`, without two calls for each argument of each operator
+                    tag: Tag | None = value.untyped_storage().__dict__.get(ORIGIN)
+                except NO_STORAGE:
+                    continue
+                if tag is not None and (best is None or tag.strength > best.strength):
+                    best = tag
         if best is None:
             if plan.makes:
                 best = self._tag(MADE, _call_name(plan.name), users_place())
             elif not plan.written:
                 return
-        elif best.strength == COPIED_BACK and len(tensors) > 1:
-            best = self._without_data(best, tensors)
+        elif best.strength == COPIED_BACK and len(sources) > 1:
+            best = self._without_data(best, sources)
         for result in (out,) if type(out) is Tensor else trees.tensors(out):
             attributes = attributes_of(result)
             if attributes is not None:
@@ -118,14 +122,16 @@ class Origins:
                 if best is None or before is None or best.strength > before.strength:
                     attributes[ORIGIN] = best or before
 
-    def _without_data(self, best: Tag, tensors: Sequence[Tensor]) -> Tag | None:
-        """Return `best`, or the origin of those `tensors` that hold data from elsewhere: all values could be
-        on the device without a copy only if there are none."""
-        for tensor in tensors:
+    def _without_data(self, best: Tag, values: Sequence[Any]) -> Tag | None:
+        """Return `best`, or the origin of the first of `values` that holds data from elsewhere: only if there
+        is none a result could be on the device without a copy."""
+        for tensor in values:
+            if not isinstance(tensor, Tensor) or tensor.numel() <= 1:
+                continue
             tag = tag_of(tensor)
             strength, tick = (tag.strength, tag.tick) if tag is not None else (MADE, -1)
             is_data = strength == BATCH or (strength < BATCH and tick < self._tick() - 1)
-            if is_data and tensor.numel() > 1:
+            if is_data:
                 return tag
         return best
 
@@ -186,6 +192,7 @@ class Origins:
     def note_iteration(self, tensor: Tensor) -> None:
         """Note that a tensor on the device is iterated over."""
         if self._is_recording():
+            self._has_walks = True
             element_loops.note_iteration(tensor)
 
     def _is_recording(self) -> bool:
@@ -197,36 +204,41 @@ class Origins:
         """Add a wait at a site, and the tensors that it is `about`, to what is known of the site."""
         if not self.enabled:
             return
+        tick = self._tick()
         tally = self._tallies.get(site)
         if tally is None:
-            tally = self._tallies[site] = SiteTally(self._tick())
-        tick = self._tick()
+            tally = self._tallies[site] = SiteTally(tick)
         if mechanism == "h2d":
-            self._note_sent(tally, tick, detail, about)
+            if not tally.passes_over(tick):
+                self._note_sent(tally, tick, detail, about)
         elif mechanism in ("read", "d2h"):
             self._note_read(tally, tick, about)
 
     def _note_sent(self, tally: SiteTally, tick: int, detail: str, about: Sequence[Any]) -> None:
         """Tally a copy to the device."""
-        sources = [tensor for tensor in trees.tensors(about) if self._state_of(tensor) < 0]
-        if detail == "index":
-            sources = [tensor for tensor in sources if not tensor.is_floating_point()]
         best: Tag | None = None
-        parts = []
-        for tensor in sources:
+        parts: list[Sent | None] = []
+        compares = tally.compares
+        for tensor in trees.tensors(about):
+            if self._state_of(tensor) >= 0 or (detail == "index" and tensor.is_floating_point()):
+                continue
             attributes = attributes_of(tensor)
             if attributes is None:
                 continue
             tag = attributes.get(ORIGIN)
             if tag is not None and (best is None or tag.strength > best.strength):
                 best = tag
-            parts.append(compare_with_last(tensor, attributes, tick, self._has_values(tensor)))
+            if compares:
+                parts.append(compare_with_last(tensor, attributes, tick, self._has_values(tensor)))
         tally.add_sent(tick, best, parts)
 
     def _note_read(self, tally: SiteTally, tick: int, about: Sequence[Any]) -> None:
         """Tally a read of a tensor on the device."""
         if self.table is not None:
             tally.add_table(tick, tag_of(self.table))
+            return
+        if not self._has_walks:
+            tally.add_read(tick, None)
             return
         source = next((tensor for tensor in trees.tensors(about) if self._state_of(tensor) >= 0), None)
         attributes = attributes_of(source) if source is not None else None
@@ -254,6 +266,7 @@ def _fills(result: Tensor, overwrites: bool) -> bool:
     return overwrites and result.numel() * result.element_size() >= result.untyped_storage().nbytes()
 
 
+@cache
 def _call_name(operator: str) -> str:
     """Return ``torch.ones`` for ``aten::ones``."""
     return f"torch.{operator.removeprefix('aten::')}"

@@ -27,6 +27,9 @@ WRITES = "_gapless_writes"
 """Attribute of a storage: writes by operators, also those that leave a tensor's version as it is: through
 ``.data``, and in inference mode."""
 
+NO_STORAGE = (NotImplementedError, RuntimeError, ValueError)
+"""Errors of a tensor without a storage, as a sparse tensor is."""
+
 COPIED_BACK, BATCH, NUMPY, MADE = 4, 3, 2, 1
 """Strengths of origins: of several arguments' origins a result has the strongest."""
 
@@ -57,7 +60,7 @@ def attributes_of(tensor: torch.Tensor) -> dict[str, Any] | None:
     """Return the attributes of a tensor's storage; None if it has none, as a sparse tensor has not."""
     try:
         attributes: dict[str, Any] = tensor.untyped_storage().__dict__
-    except (NotImplementedError, RuntimeError, ValueError):
+    except NO_STORAGE:
         return None
     return attributes
 

@@ -17,6 +17,10 @@ _AGREEING = 0.9
 """Share of the waits after the first step that must have the same origin for it to be reported."""
 _MAX_TAGS = 64
 """Distinct origins of one site that are counted; more of them would not agree."""
+_MAX_NEW = 64
+"""Copies of new memory alone after which no more are compared."""
+_SAMPLED = 8
+"""Of so many such copies one is looked at from then on."""
 _MIN_REFILLED = 2
 """Copies that were compared before "refilled" is reported."""
 _MIN_UNCHANGED = 3
@@ -27,15 +31,15 @@ class SiteTally:
     """Counts of the waits at one site after the first step in which it waited."""
 
     __slots__ = (
-        "_answers", "_before", "_calls", "_changes", "_first", "_fresh", "_last", "_loops", "_reads_table",
-        "_steps", "_tables", "_tags", "_unchanged",
+        "_answers", "_before", "_calls", "_changes", "_first", "_fresh", "_last", "_looked", "_loops",
+        "_reads_table", "_steps", "_tables", "_tags", "_unchanged",
     )  # fmt: skip
 
     def __init__(self, tick: int) -> None:
         self._first = self._before = self._last = tick
         self._changes = False  # whether in some step it sent other memory or bytes than in the step before
         self._unchanged: set[int] = set()
-        self._calls = self._steps = 0
+        self._calls = self._looked = self._steps = 0
         self._fresh = 0
         self._tags: Counter[Tag | None] = Counter()
         self._answers: Counter[str] = Counter()
@@ -51,6 +55,18 @@ class SiteTally:
             self._steps += 1
             self._before, self._last = self._last, tick
         self._calls += 1
+        self._looked += 1
+        return True
+
+    def passes_over(self, tick: int) -> bool:
+        """Whether to only count a copy at `tick`: a sample stands for a site that sends new memory each time.
+
+        The sample is drawn by a hash of the number, so that it takes no turns with a loop in the script.
+        """
+        if self.compares or (self._calls * 0x9E3779B1 >> 16) % _SAMPLED == 0:
+            return False
+        if self._counts(tick):
+            self._looked -= 1
         return True
 
     def add_sent(self, tick: int, tag: Tag | None, parts: Sequence[Sent | None]) -> None:
@@ -62,6 +78,11 @@ class SiteTally:
         self._fresh += tag is not None and tag.tick >= tick - 1
         if parts:
             self._compare(tick, parts)
+
+    @property
+    def compares(self) -> bool:
+        """Whether the site's copies are still worth comparing: not if it sends new memory each time."""
+        return self._answers[""] < _MAX_NEW or self._answers[REFILLED] > 0 or not self._changes
 
     def _compare(self, tick: int, parts: Sequence[Sent | None]) -> None:
         """Note whether what is copied at `tick` was copied in this site's step before, and was the same."""
@@ -109,7 +130,7 @@ class SiteTally:
 
     def _candidates(self, is_refilled: bool) -> Iterator[tuple[OriginKind, Place | None, Tag | None]]:
         """Yield the kinds that apply, with line and tag, in the order in which they are decided."""
-        if self._reads_table and self._reads_table >= _AGREEING * self._calls:
+        if self._reads_table and self._reads_table >= _AGREEING * self._looked:
             table = self._most_common(self._tables)
             yield "cpu-table", table.place if table is not None else None, table
         if loop := self._most_common(self._loops):
@@ -124,7 +145,7 @@ class SiteTally:
             yield "unchanged", place, tag
         if is_refilled:
             yield "refilled", place, tag
-        if self._fresh < _AGREEING * self._calls:
+        if self._fresh < _AGREEING * self._looked:
             return  # parts of what was made before the loop: data
         if strength == NUMPY:
             yield "numpy", place, tag
@@ -134,7 +155,7 @@ class SiteTally:
     def _most_common(self, counts: Counter[_Value]) -> _Value | None:
         """Return what nearly all waits have in common; None if they have nothing."""
         common = counts.most_common(1)
-        return common[0][0] if common and common[0][1] >= _AGREEING * self._calls else None
+        return common[0][0] if common and common[0][1] >= _AGREEING * self._looked else None
 
     def _is_refilled(self) -> bool:
         """Whether nearly all comparisons with earlier copies of the same memory saw writes."""
