@@ -33,6 +33,7 @@ from gapless import trees
 from gapless.model import RaceRule, Session
 from gapless.rules import match_rule, rules_of_kind
 from gapless.rules._by_use import leading_uses
+from gapless.rules.causes import remedy_by_cause
 from gapless.torch_internals import VERSION
 
 PRELUDE = """
@@ -175,7 +176,7 @@ def _summarize(session: Session, file: str, values: list[Any]) -> Outcome:
             rule = match_rule(site)
             kinds.update(use.kind for use in leading_uses(site))
             syncs[rule.code] += event.waits
-            remedies.setdefault(rule.code, set()).add(rule.remedy(site))
+            remedies.setdefault(rule.code, set()).add(remedy_by_cause(site)[0] or rule.remedy(site))
     for race, race_rule in itertools.product(session.races, rules_of_kind(RaceRule)):
         hit = race_rule.of_race(race)
         if hit is not None:

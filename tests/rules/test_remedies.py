@@ -25,7 +25,10 @@ FOLDER = Path(__file__).parent / "remedies"
 CASES = {path.stem.upper(): read_cases(path) for path in sorted(FOLDER.glob("gap*.txt"))}
 BY_USE = "by_use"
 """The cases, and the module, that choose a remedy by what a value is used for."""
+BY_CAUSE = "causes"
+"""The same by where a value comes from."""
 CASES[BY_USE] = read_cases(FOLDER / "by_use.txt")
+CASES[BY_CAUSE] = read_cases(FOLDER / "by_cause.txt")
 EACH_CASE = pytest.mark.parametrize(
     ("code", "case"),
     [
@@ -85,6 +88,8 @@ def remedy_texts(path: Path) -> Iterator[str]:
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             if isinstance(target, ast.Name) and target.id in ("change", "name", "_CHANGES"):
                 skipped.update(map(id, ast.walk(node)))
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            skipped.update(map(id, ast.walk(node.value.elts[-1])))  # a remedy in a few words
         elif isinstance(node, ast.FunctionDef) and node.name in _NO_REMEDIES:
             skipped.update(map(id, ast.walk(node)))
         elif isinstance(node, ast.JoinedStr):
@@ -115,7 +120,7 @@ def read_reasons() -> dict[str, str]:
 
 
 RULES = Path(rules.__file__).parent
-RULE_FILES = [*sorted(RULES.glob("gap[18]*.py")), *sorted(RULES.glob("_needed_*.py"))]
+RULE_FILES = [*sorted(RULES.glob("gap[18]*.py")), *sorted(RULES.glob("_needed_*.py")), RULES / "causes.py"]
 
 
 @pytest.mark.parametrize("path", RULE_FILES, ids=lambda path: path.stem)
@@ -123,16 +128,18 @@ def test_each_text_of_a_remedy_is_followed_or_says_why_not(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    by_use = path.stem.startswith("_")
-    code = path.stem.lstrip("_") if by_use else path.stem[:6].upper()
+    several = path.stem.startswith("_") or path.stem == BY_CAUSE  # texts of several rules
+    code = path.stem.lstrip("_") if several else path.stem[:6].upper()
     remedies = [
         remedy
-        for outcome in (run(case, "before") for case in CASES.get(BY_USE if by_use else code, ()))
-        for own in (outcome.remedies if by_use else [code])
+        for outcome in (
+            run(case, "before") for case in CASES.get(BY_USE if path.stem[0] == "_" else code, ())
+        )
+        for own in (outcome.remedies if several else [code])
         for remedy in outcome.remedies.get(own, ())
     ]
     missing = list(never_in(remedies, remedy_texts(path)))
-    rule = None if by_use else rules.rule(code)
+    rule = None if several else rules.rule(code)
     if missing and isinstance(rule, WaitRule):  # test_documentation.py follows what the examples meet
         waits = run_example(rule, "Example", tmp_path)
         missing = list(never_in([wait.remedy for wait in waits if wait.code == code], missing))
