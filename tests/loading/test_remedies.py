@@ -36,6 +36,7 @@ from gapless.model.loading import (
     decode,
     encode,
 )
+from gapless.render import Style, renderer
 
 MS = 1_000_000
 SLOW = Fetch(batches=((10**12, 0),), batch_size=4)
@@ -387,7 +388,20 @@ class TestAdvice:
         (finding,) = (finding for finding in document.findings if finding.code == "GAP301")
         assert code in finding.remedy
         assert finding.change == document.verdict.do_first[0].what
-        assert any(code in table.notes for table in document.tables)
+        (table,) = (table for table in document.tables if table.title.startswith("To index whole batches"))
+        assert [row.cells[1] for row in table.rows] == code.splitlines()
+
+    @pytest.mark.parametrize(("form", "copies"), [("text", 2), ("markdown", 1)])
+    def test_keeps_the_lines_of_its_code(self, form: str, copies: int):
+        code = "def double(item):\n    return item, item\nDataLoader(rows, collate_fn=double)"
+        remedy = msgspec.structs.replace(WHOLE, code=code)
+        diagnosis = msgspec.structs.replace(measured(20), remedies=(remedy,))
+        diagnosis = predict_again(diagnosis, diagnosis.demand)
+        lines = renderer(form)(report(diagnosis), Style()).splitlines()
+        indents = [len(line) - len(line.lstrip()) for line in lines if line.strip() == "return item, item"]
+        starts = [len(line) - len(line.lstrip()) for line in lines if line.strip() == "def double(item):"]
+        assert indents == [start + 4 for start in starts]
+        assert len(starts) == copies  # in the table, and in the finding
 
     def test_without_a_step_it_is_a_rate(self):
         verdict = report(measured(0)).verdict

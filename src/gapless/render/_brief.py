@@ -58,14 +58,17 @@ def waits(finding: Finding) -> str:
 
 
 def message(finding: Finding, report: Report) -> str:
-    """Return the finding in sentences: what happens how often, what it costs, what to write instead."""
+    """Return the finding in sentences: what happens how often, what it costs, what to write instead.
+
+    Code in lines of its own is left out.
+    """
     parts = []
     waiting = waits(finding)
     if waiting:
         waiting = f"the CPU waits for the GPU in {waiting}"
         parts.append(f"in backward of this line {waiting}" if finding.backward else waiting)
     parts += [words.weight(finding, report), *finding.evidence, cost(finding, report)]
-    instead = plain(finding.remedy)
+    instead = plain(finding.remedy.partition("\n")[0])
     text = "; ".join(plain(part) for part in dict.fromkeys(parts) if part)
     return f"{text[:1].upper()}{text[1:]}. Instead: {instead}." if text else f"{instead}."
 

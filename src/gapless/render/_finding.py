@@ -71,7 +71,7 @@ def _details(
     yield "saves", [Text(text) for text in words.saving(finding, report)]
     yield "waits", [Text(text) for text in (brief.waits(finding),) if text]
     if advised is finding:
-        yield "instead", [Text(finding.remedy, style="green")]
+        yield "instead", [Text(line, style="green") for line in finding.remedy.split("\n")]
     else:
         where = _where(canvas, advised)
         reference = f"see {advised.code} at {where} above" if where else f"see {advised.code} above"

@@ -40,9 +40,8 @@ def _annotations(finding: Finding, report: Report, style: Style) -> Iterator[str
         file, number = brief.plain(brief.shown_path(line, style)), str(max(line.line, 1))
         yield command(name, text, {"file": file, "line": number, "title": title})
         if not position:
-            text = (
-                f"The change at {file}:{number} also fixes this line. Instead: {brief.plain(finding.remedy)}."
-            )
+            instead = brief.plain(finding.remedy.partition("\n")[0])
+            text = f"The change at {file}:{number} also fixes this line. Instead: {instead}."
 
 
 def _data(text: str) -> str:

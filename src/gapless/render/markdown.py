@@ -62,8 +62,8 @@ def code(value: str) -> str:
 
 
 def _block(value: str) -> str:
-    """Return a line of Python in a fence longer than any in it."""
-    cut = brief.cut(value, _MAX_TEXT_LENGTH)
+    """Return lines of Python in a fence longer than any in them."""
+    cut = "\n".join(brief.cut(line, _MAX_TEXT_LENGTH) for line in value.split("\n"))
     longest = max(map(len, re.findall("`+", cut)), default=0)
     fence = "`" * max(longest + 1, 3)
     return f"{fence}python\n{cut}\n{fence}\n"
@@ -141,6 +141,8 @@ def _first(report: Report, style: Style) -> list[str]:
 
 def _numbers(table: Table, style: Style) -> str:
     """Return a table in Markdown, without its drawn columns."""
+    if table.rows and all(row.tone == "command" for row in table.rows):
+        return f"{text(table.title)}:\n\n" + _block("\n".join(str(row.cells[-1]) for row in table.rows))
     kept = [n for n, column in enumerate(table.columns) if column.kind != "drawn"]
     names = [table.title, *(column.name for column in table.columns[1:])]
     marks = ["---:" if table.columns[n].kind == "number" and n else "---" for n in kept]

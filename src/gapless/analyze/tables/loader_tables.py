@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gapless.model import Table
-from gapless.model.loading import Diagnosis, Prediction, Seen
+from gapless.model.loading import BatchRemedy, Diagnosis, Prediction, Seen
 from gapless.model.loading_mistakes import Verification
 from gapless.model.table import Row, Tone, table
 from gapless.model.wording import count, duration, percent, size
@@ -20,6 +20,7 @@ _USUAL_PREFETCH = 2
 def tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
     """Return the tables of `diagnosis` that have rows or notes."""
     results = [_costs(diagnosis), _lines(diagnosis), _remedies(diagnosis)]
+    results += [_code(diagnosis, remedy) for remedy in diagnosis.remedies if remedy.advised is not None]
     results += [_settings(diagnosis), _runs(diagnosis)]
     results += [_correctness(diagnosis.correctness)] if diagnosis.correctness is not None else []
     return tuple(table for table in results if table.rows or table.notes)
@@ -76,7 +77,7 @@ def _lines(diagnosis: Diagnosis) -> Table:
 
 
 def _remedies(diagnosis: Diagnosis) -> Table:
-    """Return what other ways to make batches were tried, and what to write for each."""
+    """Return what other ways to make batches were tried."""
     rows, notes = [], list[str]()
     for remedy in diagnosis.remedies:
         if remedy.advised is None:
@@ -84,9 +85,14 @@ def _remedies(diagnosis: Diagnosis) -> Table:
         step, workers = duration(remedy.advised.step), str(remedy.advised.setting.workers)
         rows.append(Row((remedy.change, duration(remedy.batch), workers, step)))
         notes += [remedy.differs] if remedy.differs else []
-        notes += words.remedy_code(diagnosis, remedy).splitlines()
     title = "Tried: the same batches" if diagnosis.doubt is None else "Tried (steps not reliable)"
     return table(title, "a batch | num_workers | step", rows, notes=tuple(notes))
+
+
+def _code(diagnosis: Diagnosis, remedy: BatchRemedy) -> Table:
+    """Return the lines to write for `remedy`."""
+    lines = words.remedy_code(diagnosis, remedy).splitlines()
+    return table(f"To {remedy.change}", "<", (Row(("", line), "command") for line in lines))
 
 
 def _settings(diagnosis: Diagnosis) -> Table:
