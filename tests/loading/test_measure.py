@@ -296,7 +296,7 @@ class Given:
             raise result
         return result
 
-    def measure_part(self, part, kind, work, look=None, patience=0.0):
+    def measure_part(self, part, kind, work, look=None, patience=0.0, trial_seconds=0.0):
         if part in ("begin", "remedies"):  # they lead to nothing that is run
             return kind()
         return self._part_result(part, [] if part == "lines" else Seen())
