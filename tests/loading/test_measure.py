@@ -368,7 +368,7 @@ def test_results_until_ctrl_c_are_reported(monkeypatch, parts, at, begins):
     # The real one sets the part and keeps what an interrupted measurement tells.
     fixed_times = Given(monkeypatch, **{"items": FETCH, "workers": MOVED, "loop": ran(60, 0), **parts})
 
-    def measure(self, part, kind, work, look=None, patience=0.0):
+    def measure(self, part, kind, work, look=None, patience=0.0, trial_seconds=0.0):
         self.part = part
         return fixed_times.measure_part(part, kind, work)
 
