@@ -143,9 +143,12 @@ def test_a_finding_has_the_change_of_its_hit_its_site_or_its_rule() -> None:
 @pytest.mark.parametrize(
     ("code", "change"),
     [
-        ("if loss.isnan().any(): raise RuntimeError", "collect the check on the GPU, read it every N steps"),
-        ("if not torch.isfinite(loss):", "collect the check on the GPU, read it every N steps"),
-        ("assert (x >= 0).all()", "collect the check on the GPU, read it every N steps"),
+        (
+            "if loss.isnan().any(): raise RuntimeError",
+            "collect the check on the GPU, look at it a step later",
+        ),
+        ("if not torch.isfinite(loss):", "collect the check on the GPU, look at it a step later"),
+        ("assert (x >= 0).all()", "collect the check on the GPU, look at it a step later"),
         ("if loss < best:", "choose on the GPU with `torch.where`"),
         ("worst = max(worst, loss)", "choose on the GPU with `torch.where`"),
     ],

@@ -44,9 +44,9 @@ class Span(msgspec.Struct, frozen=True, omit_defaults=True):
 class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One use of a value.
 
-    `text` is the source of what uses it (``x[:, :n]``; for an ``element`` the tensor that is walked over),
-    at `line` of `file` (empty: the file of the read). `changes` says that the tensor may change in place
-    later, so that what is kept of it must be a copy.
+    `text` is the source of what uses it (``x[:, :n]``; for an ``element`` the tensor that is walked over, for
+    ``finite`` the one that is checked, if that is known), at `line` of `file` (empty: the file of the read).
+    `changes` says that the tensor may change in place later, so that what is kept of it must be a copy.
     """
 
     kind: UseKind

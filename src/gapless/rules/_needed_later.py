@@ -22,10 +22,13 @@ def advise_check(read: ReadValue, use: Use) -> str:
 
 
 def advise_finiteness(read: ReadValue, use: Use) -> str:
-    checked = read.value if read.site.call.endswith("item") and read.value else "value"
+    checked = read.value if read.value != read.site.expression else use.text
+    if not checked or "…" in checked or parse_line(checked) is None:
+        checked = "value"
+    good = f"torch.isfinite({checked}).all()"
     return (
-        f"collect the answer on the GPU (`bad |= ~torch.isfinite({checked}).all()`){read.place(use)} and "
-        "look at it a step later: `gapless.ops.read_later(bad=bad)`"
+        f"collect the answer on the GPU (`bad |= ~{good}`){read.place(use)} and look at it a step later: "
+        f"`gapless.ops.read_later(bad=bad)`; to skip the step, `gapless.ops.step_if(optimizer, {good})`"
     )
 
 
@@ -35,8 +38,11 @@ def advise_best(read: ReadValue, use: Use) -> str:
     better = f"best, {read.tensor}"
     if compared is not None:
         less, better = compared
-    pick = "torch.minimum" if less else "torch.maximum"
-    return f"keep the best on the GPU{read.place(use)}: `{pick}({better})`, and read it at the end"
+    pick = "torch.fmin" if less else "torch.fmax"  # as in Python, NaN is not kept
+    return (
+        f"keep the best on the GPU{read.place(use)}: `{pick}({better})`, with a tensor to begin with, and "
+        "read it at the end"
+    )
 
 
 def _compared(value: str) -> tuple[bool, str] | None:
@@ -69,7 +75,16 @@ def advise_sum(read: ReadValue, use: Use) -> str:
     summed = not_in_place(changed) if changed else exact
     total = f"`{target}`" if target else "the sum"
     exactly = "" if whole else ", in float64 as Python does"
-    return f"sum up on the GPU{exactly}{read.place(use)}: `{summed}`, and read {total} only where it is shown"
+    integers = "" if whole or _is_float(read.value) else "; whole numbers need no `.double()`"
+    return (
+        f"sum up on the GPU{exactly}{read.place(use)}: `{summed}`, and read {total} only where it is shown"
+        f"{integers}"
+    )
+
+
+def _is_float(value: str) -> bool:
+    """Whether the text says that the tensor holds no whole numbers."""
+    return any(word in value for word in ("loss", "mean(", "norm", " / ", ".float("))
 
 
 def advise_list(read: ReadValue, use: Use) -> str:

@@ -6,13 +6,16 @@ import ast
 import builtins
 
 from gapless.model import Site, WaitRule
-from gapless.rules._by_use import advise_by_use, change_by_use
+from gapless.rules._by_use import REMEDIES, advise_by_use, change_by_use
 from gapless.rules._code import Code, called_name
 from gapless.rules._places import bare_names, parse_waiting_line
 
 _CALLS = {"__bool__", "is_nonzero"}
 _PICKS = {"max": "torch.maximum", "min": "torch.minimum"}
 _FINITE = ("isnan", "isinf", "isfinite")
+
+_LATER = "looked at a step later: `gapless.ops.read_later(bad=bad)`"
+"""What happens to a flag that no step waits for."""
 
 
 class TensorAsCondition(WaitRule):
@@ -41,7 +44,8 @@ class TensorAsCondition(WaitRule):
     ```
     Compute both outcomes and choose with `torch.where`; `torch.maximum`, `torch.minimum`, `clamp`,
     `logical_and`, `logical_or` and `logical_not` stay on the GPU. A check that should only warn can be
-    collected in a flag on the GPU (`bad |= torch.isnan(loss)`) that is read once every N steps.
+    collected in a flag on the GPU (`bad |= torch.isnan(loss)`) that is looked at a step later
+    (`gapless.ops.read_later(bad=bad)`).
     `gapless.ops.step_if(optimizer, condition)` skips an optimizer step on the GPU.
 
     ## When it is fine
@@ -52,7 +56,8 @@ class TensorAsCondition(WaitRule):
     name = "tensor-as-condition"
     advice = (
         "compute both outcomes and choose on the GPU: `torch.where(condition, a, b)`; a check that only "
-        "warns can run once every N steps; `gapless.ops.step_if(optimizer, condition)` skips a step"
+        "warns can look at an earlier step's answer (`gapless.ops.read_later`); "
+        "`gapless.ops.step_if(optimizer, condition)` skips a step"
     )
     change = "choose on the GPU with `torch.where`"
     reach = "function"
@@ -70,7 +75,7 @@ class TensorAsCondition(WaitRule):
         if site.uses and (code is None or not _advise_min_max(code)):
             return change_by_use(site)
         checks = code is not None and not _advise_min_max(code) and _advise_check(code)
-        return "collect the check on the GPU, read it every N steps" if checks else ""
+        return REMEDIES["finite"].change if checks else ""
 
 
 def _advise_own(code: Code, site: Site) -> str:
@@ -121,8 +126,8 @@ def _advise_check(code: Code) -> str:
     """Return advice for asserts and for checks that values are finite."""
     if isinstance(code.statement, ast.Assert):
         return (
-            "assert what the CPU knows (shapes, dtypes); a check of values belongs in a flag on the "
-            "GPU that is read once every N steps (`bad |= ~condition`), or behind a debug switch"
+            "assert what the CPU knows (shapes, dtypes); a check of values belongs behind a debug switch, or "
+            f"in a flag on the GPU (`bad |= ~condition`), which is {_LATER}"
         )
     call = code.only_call(*_FINITE)
     checked = code.text(call) if call is not None else ""
@@ -133,11 +138,10 @@ def _advise_check(code: Code) -> str:
         good = f"{checked}.all()" if called_name(call) == "isfinite" else f"~{checked}.any()"
         return (
             f"to skip the step, `gapless.ops.step_if(optimizer, {good})`; to report it, collect the answer "
-            f"on the GPU (`bad |= {flag}`) and read it once every N steps"
+            f"on the GPU (`bad |= {flag}`), which is {_LATER}"
         )
     return (
-        f"collect the answer on the GPU (`bad |= {flag}`, with `bad` a bool tensor there) "
-        "and read `bad` once every N steps"
+        f"collect the answer on the GPU (`bad |= {flag}`, with `bad` a bool tensor there), which is {_LATER}"
     )
 
 
@@ -158,8 +162,8 @@ def _advise_branch(code: Code) -> str:
         if not condition or not _can_be_tensor(code.statement.test):
             return ""
         return (
-            f"compute both outcomes and choose on the GPU: `torch.where({condition}, a, b)`; if the branch "
-            "only warns or logs, check once every N steps"
+            f"compute both outcomes and choose on the GPU: `torch.where({condition}, a, b)`; a branch that "
+            f"only warns or logs can take an earlier step's answer: `gapless.ops.read_later(bad={condition})`"
         )
     if len(choices) != 1 or isinstance(code.statement, ast.If):
         return ""

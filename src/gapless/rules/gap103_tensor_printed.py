@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gapless.model import Site, WaitRule
+from gapless.rules._by_use import is_only
 from gapless.rules._code import Code
 from gapless.rules._places import bare_names, parse_waiting_line
 
@@ -52,8 +53,8 @@ class TensorPrinted(WaitRule):
     code = "GAP103"
     name = "tensor-printed"
     advice = (
-        "print only every N steps, or print a value from a few steps ago, copied by "
-        "`gapless.ops.read_later` without waiting"
+        "show a value from a few steps ago, copied by `gapless.ops.read_later` without waiting; what is only "
+        "printed can be printed every N steps"
     )
     change = "print every N steps"
     reach = "function"
@@ -64,8 +65,13 @@ class TensorPrinted(WaitRule):
     def remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)
         shown = _formatted_value(code) if code is not None else ""
-        if not shown:
+        if not shown or code is None:
             return self.advice
+        if not (is_only(site, "show") if site.uses else code.only_call("print") is not None):
+            return (
+                f"making a text of `{shown}` reads a GPU tensor: take the value of an earlier step "
+                f"(`gapless.ops.read_later(value={shown})`)"
+            )
         return f"showing `{shown}` reads a GPU tensor: do it only every N steps (`if step % 100 == 0:`)"
 
 

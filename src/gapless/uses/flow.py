@@ -91,7 +91,8 @@ class Flow:
         node = node if node is not None else at.node
         path = at.file.path if at.file is not self._home else ""
         line = getattr(node, "lineno", 0)
-        use = Use(kind=kind, line=line, text=at.file.text(node) if line else "", file=path)
+        text = self.calls.checked_text if kind == "finite" else SourceFile.text
+        use = Use(kind=kind, line=line, text=text(at.file, node) if line else "", file=path)
         if not any((each.kind, each.line, each.file) == (kind, line, path) for each in self._uses):
             self._uses[use] = None
 

@@ -198,6 +198,27 @@ class CallGraph:
             self._finite[node] = self._looks_like_finiteness(file, node, depth)
         return self._finite[node]
 
+    def checked_text(self, file: SourceFile, node: ast.AST, depth: int = 0) -> str:
+        """Return the text of what a check for NaN or infinity in `node` looks at; "" if it is unknown."""
+        for each in ast.walk(node) if depth <= _MAX_DEPTH else ():
+            if isinstance(each, ast.Call) and self._is_check(file, each, depth):
+                named = last_name(each.func) in callees.FINITE
+                owner = each.func.value if named and isinstance(each.func, ast.Attribute) else None
+                subject = each.args[0] if len(each.args) == 1 else owner if not each.args else None
+                return file.text(subject) if subject is not None else ""
+        for each in ast.walk(node) if depth <= _MAX_DEPTH else ():
+            if isinstance(each, ast.Name):
+                texts = (self.checked_text(file, value, depth + 1) for value in values_of(file, each))
+                if text := next(filter(None, texts), ""):
+                    return text
+        return ""
+
+    def _is_check(self, file: SourceFile, call: ast.Call, depth: int) -> bool:
+        """Whether the function that is called checks its argument for NaN or infinity."""
+        passed = self.argument_of(file, call.func) if isinstance(call.func, ast.Name) else None
+        names = {last_name(call.func), last_name(passed.node) if passed and passed.node else ""}
+        return bool(names & callees.FINITE) or self._returns_finiteness(file, call, depth)
+
     def _looks_like_finiteness(self, file: SourceFile, node: ast.AST, depth: int) -> bool:
         for each in ast.walk(node):
             if isinstance(each, (ast.Name, ast.Attribute)) and last_name(each) in callees.FINITE:
