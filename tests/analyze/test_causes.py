@@ -9,9 +9,11 @@ import torch
 
 import gapless
 from gapless.analyze.session_report import report
+from gapless.analyze.verdicts.changes import changes
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.origins.tags import keeps_attributes
-from gapless.model import Finding
+from gapless.model import Finding, Session
+from gapless.rules.causes import COPY_WHERE_MADE
 
 pytestmark = pytest.mark.skipif(not keeps_attributes(), reason="this torch keeps no attributes of storages")
 
@@ -20,11 +22,18 @@ GPU = "cuda"
 
 def findings(step: Callable[[int], object]) -> tuple[Finding, ...]:
     """Return the findings on eight steps, worst first, without set-up and first steps."""
+    return every_step(session_of(step))
+
+
+def session_of(step: Callable[[int], object]) -> Session:
     with Emulator() as emulator:
         for number in range(8):
             step(number)
             gapless.step()
-        session = emulator.session()
+        return emulator.session()
+
+
+def every_step(session: Session) -> tuple[Finding, ...]:
     every = report(session).findings
     assert sum(finding.frequency.total for finding in every) == session.waits
     return tuple(finding for finding in every if finding.frequency.when == "every-step")
@@ -83,6 +92,31 @@ def test_what_one_helper_makes_is_one_finding() -> None:
     assert finding.line.code == "return torch.ones(128, 256)"
     assert "`device=`" in finding.remedy
     assert len(finding.spots) == 2
+
+
+def test_what_is_made_of_numbers_is_copied_once_where_it_is_made() -> None:
+    def step(number: int) -> None:
+        table = torch.tensor([number, 1.0, 2.0])
+        for _ in range(3):
+            table.to(GPU)
+        torch.zeros(3, device=GPU) * table.cuda()
+
+    session = session_of(step)
+    (finding,) = every_step(session)
+    assert finding.change == COPY_WHERE_MADE
+    saving = float(finding.frequency.waits)
+    (change,) = changes([finding], [(0, saving)], 4.0, unit="syncs")
+    assert (change.before, change.after) == (4.0, 3.0), "more is not certain to go"
+
+
+def test_what_is_made_of_numbers_and_copied_at_one_line_keeps_the_rules_advice() -> None:
+    def step(number: int) -> None:
+        batch = torch.tensor([[number, 1.0, 2.0]])
+        batch.to(GPU)
+
+    (finding,) = every_step(session_of(step))
+    assert finding.change != COPY_WHERE_MADE
+    assert "where it" not in finding.remedy
 
 
 def test_what_does_not_change_is_copied_once() -> None:

@@ -176,7 +176,7 @@ def _summarize(session: Session, file: str, values: list[Any]) -> Outcome:
             rule = match_rule(site)
             kinds.update(use.kind for use in leading_uses(site))
             syncs[rule.code] += event.waits
-            remedies.setdefault(rule.code, set()).add(remedy_by_cause(site)[0] or rule.remedy(site))
+            remedies.setdefault(rule.code, set()).add(remedy_by_cause(site, lines=2)[0] or rule.remedy(site))
     for race, race_rule in itertools.product(session.races, rules_of_kind(RaceRule)):
         hit = race_rule.of_race(race)
         if hit is not None:

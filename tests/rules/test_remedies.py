@@ -41,6 +41,8 @@ READS = {"GAP101", "GAP102", "GAP103", "GAP106", "GAP122"}
 """The rules that find the one read of everything that a remedy leaves."""
 _NO_REMEDIES = {"known_change", "change_at", "evidence", "wrong"}
 """Functions of rules whose texts are no remedies."""
+_OTHER_TEXTS = {"change", "name", "_CHANGES", "COPY_WHERE_MADE"}
+"""Names of texts of rules that are no remedies either."""
 _MIN_BLANKS = 3
 """Shorter texts are names and pieces of code."""
 
@@ -86,7 +88,12 @@ def remedy_texts(path: Path) -> Iterator[str]:
             skipped.add(id(node.value))  # a docstring
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            if isinstance(target, ast.Name) and target.id in ("change", "name", "_CHANGES"):
+            if isinstance(target, ast.Name) and target.id in (
+                "change",
+                "name",
+                "_CHANGES",
+                "COPY_WHERE_MADE",
+            ):
                 skipped.update(map(id, ast.walk(node)))
         elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
             skipped.update(map(id, ast.walk(node.value.elts[-1])))  # a remedy in a few words

@@ -6,6 +6,7 @@ import ast
 import textwrap
 
 from gapless.model import Site, SourceLine
+from gapless.rules._by_use import REMEDIES
 from gapless.rules._code import Code, parse_line
 from gapless.rules._places import parse_waiting_line
 
@@ -14,9 +15,16 @@ _FROM_VALUES = ("torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_
 """Functions that make a tensor of values that are on the CPU: their `device` means a copy, too."""
 
 
-def remedy_by_cause(site: Site) -> tuple[str, str]:
+COPY_WHERE_MADE = "copy it to the GPU where it is made"
+"""A change that leaves one copy of those at several lines."""
+
+
+def remedy_by_cause(site: Site, lines: int = 1) -> tuple[str, str]:
     """Return what to write at `site` by where its values come from, in a sentence and in a few words; empty
-    where the origin is unknown or asks for no other remedy than the operator does."""
+    where the origin is unknown or asks for no other remedy than the operator does.
+
+    `lines` is at how many lines values of the same origin are waited for.
+    """
     cause = site.cause
     if cause is None or site.detail == "strided":
         return "", ""
@@ -43,23 +51,25 @@ def remedy_by_cause(site: Site) -> tuple[str, str]:
             "two pinned buffers in turn, with events",
         )
     if cause.kind in ("made", "numpy"):
-        return _advise_maker(site)
+        return _advise_maker(site, lines)
     return _advise_read(site)
 
 
-def _advise_maker(site: Site) -> tuple[str, str]:
+def _advise_maker(site: Site, lines: int) -> tuple[str, str]:
     """Return advice for a tensor made on the CPU at another line."""
     cause = site.cause
     if cause is None or cause.line is None or cause.line == site.line:
         return "", ""
     if cause.name in _FROM_VALUES:
+        if lines == 1:
+            return "", ""  # there it would be as many copies
         probably = ""
         if cause.source is not None:
             probably = f" Its values probably come from the GPU, by {_at(cause.source)}."
         return (
             f"`{cause.name}` at {cause.line.short} makes it on the CPU: copy it to the GPU there, once, not "
             f"wherever it is used.{probably}".rstrip("."),
-            "copy it to the GPU where it is made",
+            COPY_WHERE_MADE,
         )
     draws = cause.name.rpartition(".")[2] in _RANDOM
     other = ", which draws other random numbers" if draws else ""
@@ -79,7 +89,7 @@ def _advise_read(site: Site) -> tuple[str, str]:
         return (
             f"the loop at {cause.line.short} reads the elements one by one: read all at once before "
             f"it, with {values}",
-            f"read {values} once, before the loop",
+            REMEDIES["element"].change,
         )
     if cause is not None and cause.kind == "cpu-table":
         code = parse_waiting_line(site)

@@ -75,12 +75,12 @@ def _join(followers: Sequence[Group], parent: Group | None, sites: Sequence[Site
     site = next(sites[number] for number, _ in lead.by_site.most_common() if sites[number].cause is not None)
     cause = site.cause
     line = cause.line if cause is not None and cause.line is not None else lead.line
-    remedy, change = remedy_by_cause(site)
     parts = [
         part
         for group in (*followers, *((parent,) if parent is not None else ()))
         for part in group.parts or (group,)
     ]
+    remedy, change = remedy_by_cause(site, len({part.line for part in parts}))
     whole = join_groups(parts, parent or replace(lead, line=line, backward=False))
     if parent is not None:
         following = sum(frequency(group, steps).waits for group in followers)

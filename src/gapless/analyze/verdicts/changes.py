@@ -10,6 +10,7 @@ from gapless.model import NOTHING, Change, Finding, WaitRule
 from gapless.model.verdict import Unit
 from gapless.rules import rule
 from gapless.rules._by_use import READ_ONCE
+from gapless.rules.causes import COPY_WHERE_MADE
 
 MAX_CHANGES = 5
 """Changes named; nobody works off a longer list."""
@@ -53,7 +54,7 @@ def changes(
         file = finding.line.file if finding.line is not None else finding.place
         draft = drafts.setdefault((edit, file), _Draft(edit))
         draft.members.append(position)
-        draft.saving += saving
+        draft.saving += saving * (1 - _remaining_share(finding, edit))
         draft.leaves = max(draft.leaves, _remaining_syncs(finding) if unit == "syncs" else 0)
     results = []
     floor = _MIN_SHARE * before
@@ -97,6 +98,15 @@ def _change(
 def action_of(finding: Finding) -> str:
     """Return what to do about a finding in a few words: its own, its rule's, or its remedy's first clause."""
     return finding.change or rule(finding.code).change or _first_clause(finding.remedy)
+
+
+def _remaining_share(finding: Finding, edit: str) -> float:
+    """Return the share of the finding's copies that `edit` leaves, one for each value that is made: at most
+    as many as the line has that copies most often."""
+    if edit != COPY_WHERE_MADE:
+        return 0.0
+    waits = [spot.waits for spot in finding.spots]
+    return max(waits) / sum(waits) if any(waits) else 1.0
 
 
 def _remaining_syncs(finding: Finding) -> int:
