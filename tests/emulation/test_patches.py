@@ -68,3 +68,17 @@ def test_what_held_the_replacement_before_keeps_it(monkeypatch: pytest.MonkeyPat
     patches.set_everywhere(owner, "first", 10, package="paper")
     patches.undo()
     assert (owner.first, other.first) == (1, 10)
+
+
+def test_a_module_replaced_under_its_name_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = module(monkeypatch, "paper", first=1)
+    module(monkeypatch, "paper.newest", first=1)
+    earlier = Patches()
+    earlier.set_everywhere(owner, "first", 5, package="paper")
+    earlier.undo()
+    replacement = module(monkeypatch, "paper.newest", first=1)
+    patches = Patches()
+    patches.set_everywhere(owner, "first", 10, package="paper")
+    assert replacement.first == 10
+    patches.undo()
+    assert replacement.first == 1

@@ -16,12 +16,13 @@ class _ModuleIndex:
         self._prefix = package + "."
         self._sizes: dict[int, int] = {}
         self._modules: list[tuple[Any, dict[str, Any]]] = []
-        self._loaded = (0, "")
+        self._loaded: tuple[int, ...] = ()
         self.holders: dict[str, dict[int, Any]] = {}
 
     def refresh(self) -> None:
         """Index modules that are new or whose number of names has changed."""
-        loaded = (len(sys.modules), next(reversed(sys.modules)))
+        # By identity, as a module may be replaced under its name; those of the package are kept alive here.
+        loaded = tuple(map(id, sys.modules.values()))
         if self._loaded != loaded:
             self._loaded = loaded
             self._modules = [
