@@ -15,6 +15,7 @@ from torch import tensor
 
 import gapless
 import gapless.metrics as metrics
+from gapless.metrics.update_history import UpdateHistory
 
 NAMES = sorted({sample.name for sample in SAMPLES})
 quiet = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -118,6 +119,20 @@ def test_copies_and_checkpoints(kind):
     assert list(model.state_dict()) == ["m.total" if kind is Total else "m.rows"]
     other.load_state_dict(model.state_dict())
     assert torch.equal(other["m"].compute(), metric.compute())
+
+
+def test_metrics_that_earlier_versions_saved_whole_still_load():
+    saved = [metrics.SumMetric(), Total()]
+    for metric in saved:
+        metric.update(torch.ones(3))
+        state = vars(metric)
+        state["_ledger"], state["_lender"] = state.pop("_history"), state.pop("_collection")
+    text = pickle.dumps(saved, protocol=2)  # names classes in lines
+    today = f"c{UpdateHistory.__module__}\n{UpdateHistory.__name__}\n".encode()
+    assert today in text
+    loaded = pickle.loads(text.replace(today, b"cgapless.metrics.ledger\nLedger\n"))
+    assert [metric.compute().sum() for metric in loaded] == [3, 3]
+    assert [metric.update_count for metric in loaded] == [1, 1]
 
 
 def test_dtypes_change_only_where_it_is_meant():

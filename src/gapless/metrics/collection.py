@@ -26,13 +26,13 @@ from gapless.metrics.members import Plan, Sources, flatten_results, iter_members
 from gapless.metrics.metric import Metric
 from gapless.metrics.reading import CheckedReading, FaultWatch, PendingReading, PeriodicReader
 from gapless.metrics.statistic import Statistic, reset_together
-from gapless.metrics.update_history import UpdateHistory
+from gapless.metrics.update_history import SavedWhole, UpdateHistory
 from gapless.metrics.wrapping import OwnAttributes, properties_of, warn_of_no_data
 from gapless.transfer import Reading
 from gapless.trees import map_tensors
 
 
-class MetricCollection(nn.ModuleDict):
+class MetricCollection(SavedWhole, nn.ModuleDict):
     """Several metrics under one call.
 
     Members computed from the same statistic share it: it is updated once, and values derived from the
@@ -52,6 +52,7 @@ class MetricCollection(nn.ModuleDict):
     _affixes: dict[str, tuple[str, str]]
     _foreign: dict[str, ForeignMetric]
     """TorchMetrics' members, wrapped; the modules are the unwrapped metrics."""
+    former_names: ClassVar = {"_ledger": "update_history"}
     _plans: dict[Any, Plan]
     _watchers: list[PeriodicReader]
 

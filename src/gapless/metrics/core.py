@@ -15,12 +15,12 @@ from gapless.metrics.faults import NamedStatistic, check, check_if_strict, deliv
 from gapless.metrics.global_states import GlobalStates, SwappedStates
 from gapless.metrics.reading import CheckedReading, FaultWatch
 from gapless.metrics.statistic import Statistic, reset_together
-from gapless.metrics.update_history import UpdateHistory
+from gapless.metrics.update_history import SavedWhole, UpdateHistory
 from gapless.transfer import Reading
 from gapless.trees import map_tensors, mark_result
 
 
-class Core:
+class Core(SavedWhole):
     """A value (or several) over a stream of batches, computed from statistics.
 
     A subclass registers its statistics with :meth:`use`, passes the arguments of ``update`` to

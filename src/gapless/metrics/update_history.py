@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 
 class UpdateHistory:
@@ -35,3 +35,14 @@ class UpdateHistory:
         self.updated = False
         self.count = 0
         self.computed.clear()
+
+
+class SavedWhole:
+    """What can be pickled, and loaded by later versions that name its attributes otherwise."""
+
+    former_names: ClassVar[dict[str, str]] = {"_ledger": "_history", "_lender": "_collection"}
+    """Attributes in the state that earlier versions saved, each with the name it has now."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore = getattr(super(), "__setstate__", self.__dict__.update)  # `nn.Module` has one
+        restore({self.former_names.get(name, name): value for name, value in state.items()})
