@@ -48,7 +48,7 @@ MIRRORED_PLACES = {
     "src/gapless/ops/losses.py": "arguments of torch.nn.functional's function",
 }
 """Files, or a folder, whose public functions have the parameters of a function elsewhere, and of which."""
-OWN_NAMES = ("attention_apart", "gated")
+OWN_NAMES = ("attention_apart", "gated_norm")
 """Functions in those files that mirror nothing."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+")

@@ -107,8 +107,7 @@ def report(
     for settings in options.tried:
         parse(settings)  # reports an error before the first replay
     run = with_classes(run, options.source)
-    make = _report_profile if recorded_curve.has_curve(run) else _replay_run if len(run) else _report_layout
-    base = make(run, options, where)
+    base = _report_baseline(run, options, where)
     trials, best = _trials(run, options, where, base, progress)
     lack = _try_fresh_start(run, where, base.lack, best)
     tried, untried = _try_remedies(run, options, base)
@@ -153,6 +152,12 @@ def report(
         notes=(*run.notes, *base.notes, *_usage_notes(trials, best), *filter(None, [untried])),
     )
     return _with_words(result, base.measure)
+
+
+def _report_baseline(run: MemoryRun, options: ReportOptions, where: TrialConditions) -> _Baseline:
+    """Return what the run's own settings give: from its profile's curve, its events, or its layout alone."""
+    make = _report_profile if recorded_curve.has_curve(run) else _replay_run if len(run) else _report_layout
+    return make(run, options, where)
 
 
 def _try_remedies(run: MemoryRun, options: ReportOptions, base: _Baseline) -> tuple[tuple[Remedy, ...], str]:

@@ -88,12 +88,6 @@ def build_graph(
 ) -> DependencyGraph:
     """Build the dependency graph."""
     work = timeline.work
-    previous = last_anchor(anchors, anchors.thread, anchors.arrive)
-    own = np.arange(1, len(anchors) + 1)
-    previous = np.where(previous >= own, own - 1, previous)  # waits of no length
-    if len(anchors):
-        other = anchors.thread[np.maximum(previous - 1, 0)] != anchors.thread
-        previous = np.where(other, 0, previous)
     thread = np.zeros(len(work), np.int64)
     linked = links.call >= 0
     thread[linked] = timeline.host.thread[links.call[linked]]
@@ -101,7 +95,7 @@ def build_graph(
     launcher[order.released] = 0
     rows = np.argsort(links.stream, kind="stable")
     stretches = _cut_stretches(rows, launcher, anchors, order, crossings, collectives)
-    return _connect(len(work), anchors, previous, launcher, rows, stretches, order, crossings, collectives)
+    return _connect(anchors, launcher, rows, stretches, order, crossings, collectives)
 
 
 def _cut_stretches(
@@ -139,10 +133,22 @@ def _hanging_nodes(rows: Ints, launcher: Ints, order: DeviceOrder) -> Ints:
     return result
 
 
+def _find_previous(anchors: Anchors) -> Ints:
+    """Return the node of the anchor before each in its thread; 0 if there is none."""
+    previous = last_anchor(anchors, anchors.thread, anchors.arrive)
+    own = np.arange(1, len(anchors) + 1)
+    previous = np.where(previous >= own, own - 1, previous)  # waits of no length
+    if len(anchors):
+        other = anchors.thread[np.maximum(previous - 1, 0)] != anchors.thread
+        previous = np.where(other, 0, previous)
+    return previous
+
+
 def _connect(
-    count: int, anchors: Anchors, previous: Ints, launcher: Ints, rows: Ints, stretches: Stretches,
+    anchors: Anchors, launcher: Ints, rows: Ints, stretches: Stretches,
     order: DeviceOrder, crossings: Crossings, collectives: Ints,
 ) -> DependencyGraph:  # fmt: skip
+    count = len(rows)
     first = 1 + len(anchors)
     size = len(stretches.begin)
     node_of = np.empty(count, np.int64)
@@ -160,6 +166,7 @@ def _connect(
     at[crossings.work] = np.arange(crossing, crossing + len(crossings.work))
     chained = np.where(at[heads] >= 0, at[heads], chained)
     total = collective + len(collectives)
+    previous = _find_previous(anchors)
     return DependencyGraph(
         anchors, previous, launcher, rows, stretches, hangs, chained, crossings, collectives, node_of, total
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gapless.emulation.support import stacks
@@ -150,6 +150,34 @@ def to_memory_run(
     order = rows.in_place()
     sizes = rows.sizes
     table = _PlaceTable(rows, _kinds(rows, order[: steps[0]] if steps else order, order))
+    action, ident, shapes, rows_at = _list_actions(rows, order, steps)
+    idents = [number if kind == ALLOC else -1 for kind, number in zip(action, ident, strict=True)]
+    return MemoryRun(
+        origin="emulated",
+        device=rows.device,
+        action=tuple(action),
+        ident=tuple(ident),
+        size=tuple(sizes[number] if number >= 0 else 0 for number in idents),
+        stream=tuple(rows.streams[number] if number >= 0 else 0 for number in idents),
+        place=tuple(table.at[number] if number >= 0 else -1 for number in idents),
+        places=tuple(table.places),
+        lines=tuple(table.lines),
+        classes=table.classes(classes),
+        batches=tuple(shapes),
+        used=tuple(rows_at[rows.used[number]] if number in rows.used else -1 for number in idents),
+        notes=(*notes, *rows.notes(), NOT_MODELLED),
+        **fields,
+    )
+
+
+def _list_actions(
+    rows: RequestRows, order: Sequence[int], steps: Sequence[int]
+) -> tuple[list[int], list[int], list[tuple[int, tuple[int, ...]]], list[int]]:
+    """Return the actions in `order` with the ends of `steps` between them.
+
+    Beside them the number of each action's request (-1: none), the batches by the position of their request,
+    and the position of each entry of `order`, and of its end.
+    """
     action: list[int] = []
     ident: list[int] = []
     pending = iter([*steps, -1])
@@ -178,23 +206,7 @@ def to_memory_run(
                 shapes.append((len(action), batches[entry]))
             action.append(ALLOC)
             ident.append(entry)
-    idents = [number if kind == ALLOC else -1 for kind, number in zip(action, ident, strict=True)]
-    return MemoryRun(
-        origin="emulated",
-        device=rows.device,
-        action=tuple(action),
-        ident=tuple(ident),
-        size=tuple(sizes[number] if number >= 0 else 0 for number in idents),
-        stream=tuple(rows.streams[number] if number >= 0 else 0 for number in idents),
-        place=tuple(table.at[number] if number >= 0 else -1 for number in idents),
-        places=tuple(table.places),
-        lines=tuple(table.lines),
-        classes=table.classes(classes),
-        batches=tuple(shapes),
-        used=tuple(rows_at[rows.used[number]] if number in rows.used else -1 for number in idents),
-        notes=(*notes, *rows.notes(), NOT_MODELLED),
-        **fields,
-    )
+    return action, ident, shapes, rows_at
 
 
 def _kinds(rows: RequestRows, first: list[int], order: list[int]) -> list[Kind]:
