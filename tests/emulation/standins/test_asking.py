@@ -7,12 +7,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from gapless.emulation import standins
-from gapless.emulation.standins import finder, guards
+from gapless.emulation.standins import finder, guards, wording
 from gapless.emulation.standins.package_requests import Requester, Requests
 
 LIBRARY = """
@@ -103,6 +104,21 @@ def test_a_script_that_asks_for_it_has_it(more: str, tmp_path: Path) -> None:
 )
 def test_words_that_ask_for_nothing(more: str, words: Any, tmp_path: Path) -> None:
     assert run(tmp_path, more=more, words=words)[0] == NO
+
+
+def test_the_running_file_is_read_however_many_modules_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(wording._MAX_FILES + 1):
+        module = ModuleType(f"loaded_{number}")
+        module.__file__ = str(tmp_path / f"{module.__name__}.py")
+        Path(module.__file__).touch()
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    script = tmp_path / "train.py"
+    script.write_text('import sys\nattention, frame = "flash_attention_2", sys._getframe()\n')
+    names: dict[str, Any] = {}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    assert wording.requests_package(finder.package_of("flash_attn"), names["frame"])
 
 
 def test_arguments_and_files_of_settings_ask_too(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from types import FrameType
@@ -33,11 +34,11 @@ def requests_package(package: Package, frame: FrameType | None) -> bool:
 
 
 def _files(frame: FrameType | None) -> Iterator[str]:
-    """Yield the user's own files: running, imported, and imported by those."""
-    pending = [*dict.fromkeys((*_running_files(frame), *_imported_files()))]
+    """Yield the user's own files, the nearest first: running, imported, and imported by those."""
+    pending = deque(dict.fromkeys((*_running_files(frame), *_imported_files())))
     visited: set[str] = set()
     while pending and len(visited) < _MAX_FILES:
-        file = pending.pop()
+        file = pending.popleft()
         if file in visited:
             continue
         visited.add(file)
