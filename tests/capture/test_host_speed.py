@@ -39,7 +39,19 @@ def test_what_no_cpu_is_is_not_believed(tmp_path, speed):
     assert host_speed.host_speed(lambda: (speed * USUAL, 1.0), tmp_path / "host.json") is None
 
 
-@pytest.mark.parametrize("kept", ["", "{", "[1]", '{"a": "b"}', '{"a": null}', "\x00"])
+DAMAGED = {
+    "empty": "",
+    "cut": "{",
+    "list": "[1]",
+    "text": '{"a": "b"}',
+    "null": '{"a": null}',
+    "zero byte": "\x00",
+    "deep": "[" * 99_999,
+    "huge number": '{"a": 1' + "0" * 400 + "}",
+}
+
+
+@pytest.mark.parametrize("kept", DAMAGED.values(), ids=DAMAGED)
 def test_a_file_that_is_none_is_written_anew(tmp_path, kept):
     file = tmp_path / "host.json"
     file.write_text(kept)

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from gapless.errors import UnreadableInput
 from gapless.files.output import write_whole
 from gapless.model.programme import HostSpeed
@@ -163,12 +165,9 @@ def _cache() -> Path:
 def _read_cache(file: Path) -> dict[str, float]:
     """Return the cached factors; none if the file is missing or damaged."""
     try:
-        cached = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, float])
+    except (OSError, ValueError):  # errors of msgspec are ValueErrors
         return {}
-    if not isinstance(cached, dict):
-        return {}
-    return {key: float(factor) for key, factor in cached.items() if isinstance(factor, int | float)}
 
 
 def _write_cache(file: Path, factors: dict[str, float]) -> None:
