@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from torch import nn
+
 from gapless.metrics.collection import MetricCollection
 from gapless.metrics.metric import Metric
 from gapless.metrics.wrappers.multitask import MultitaskWrapper
@@ -26,9 +28,10 @@ def register_subclasses(theirs: Any) -> None:
     theirs.wrappers.ClasswiseWrapper.register(ClasswiseWrapper)
     theirs.wrappers.MultitaskWrapper.register(MultitaskWrapper)
     # `MetricCollection` is not an abstract class, so it cannot register a subclass: it becomes a base class
-    # instead, all of whose methods are overridden.
+    # instead of `ModuleDict`, and all of its methods are overridden.
     if not issubclass(MetricCollection, theirs.MetricCollection):
-        MetricCollection.__bases__ = (theirs.MetricCollection,)
+        own = (base for base in MetricCollection.__bases__ if base is not nn.ModuleDict)
+        MetricCollection.__bases__ = (*own, theirs.MetricCollection)
 
 
 class _ImportWatcher(MetaPathFinder):
