@@ -44,6 +44,12 @@ class Target:
         """The words of the user's command."""
         return ("-m", self.name, *self.arguments) if self.module else (self.name, *self.arguments)
 
+    @property
+    def folder(self) -> str:
+        """The folder that the script stands in, without links; of a module the current one."""
+        path = os.path.realpath(self.name)
+        return os.curdir if self.module else path if os.path.isdir(path) else os.path.dirname(path)
+
     def check(self) -> None:
         """Refuse early what cannot be run.
 

@@ -87,6 +87,13 @@ class CheckOptions(msgspec.Struct, frozen=True):
         )
         return msgspec.structs.replace(self, capture=capture, longer=0.0 if several else longer)
 
+    def with_own_code(self, folder: str) -> CheckOptions:
+        """Return the options with the installed code of the project around the script's `folder`, too."""
+        from gapless.emulation.support.projects import installed_from
+
+        own = (*self.emulator.own, *installed_from(folder))
+        return msgspec.structs.replace(self, capture=self.capture.emulating(own=own))
+
 
 class CheckWatcher(Watcher):
     """Follows the script from one step mark to the next: counts, reports progress, and stops after enough

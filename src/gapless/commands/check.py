@@ -165,7 +165,8 @@ def _parse_assumptions(
     "--own",
     metavar="PATH|PACKAGE",
     multiple=True,
-    help="Installed code that is your own: findings are placed in it, not where you call it.",
+    help="Installed code that is your own: findings are placed in it, not where you call it. "
+    "Default: what the project around SCRIPT or the current folder installs.",
 )
 @click.option(
     "--standin",
@@ -239,6 +240,7 @@ def find(module: str | None, words: tuple[str, ...], options: CheckOptions, agai
 def check(module: str | None, words: tuple[str, ...], options: CheckOptions, again: Rerun) -> int:
     """Run the script, report, and return the exit status."""
     target = Target.of(module, words)
+    options = options.with_own_code(target.folder)
     if options.emulator.world_size is not None:
         _ranks.refuse_launcher(module or words[0])
     _host.parse_host_speed(options.fit.host)

@@ -50,6 +50,7 @@ from gapless.emulation.standins.fallbacks import find_fallbacks
 from gapless.emulation.support import stacks, warning_lines
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
+from gapless.emulation.support.projects import installed_from
 from gapless.emulation.triton import hooks as triton_hooks
 from gapless.errors import UsageError
 from gapless.model import Ending, Environment, Session, StepMark, gpus
@@ -191,7 +192,7 @@ class Emulator:
         self.core.enabled = True
         self.core.races.enabled = reports_storage_ends()
         self._environment = enter(self.world)
-        stacks.set_own(self.options.own)
+        stacks.set_own((*self.options.own, *installed_from(".")))
         patches = self._patches
         try:
             device_type.install(patches)
