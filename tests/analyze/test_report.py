@@ -284,3 +284,46 @@ def test_a_script_that_put_nothing_on_the_gpu_is_not_praised():
     )
     assert _gate.find_exceeded_limits(document, 0, ())
     assert not _gate.find_exceeded_limits(document, None, ())
+
+
+def below(number: int, function: str = "read", code: str = "") -> tuple:
+    return (library_line(number, "somelib/loop.py", function, code),)
+
+
+def test_a_library_s_lines_are_one_entry_at_the_user_s_line():
+    def body(run, step):
+        for number in (5, 9, 12, 30, 31):
+            run.wait(97, below=below(number))
+        run.wait(97, below=below(40), operator="aten::nonzero", mechanism="size", call="")
+
+    by_code = {finding.code: finding for finding in report(train(12, body=body).session(), read).findings}
+    assert by_code.keys() == {"GAP149", "GAP110"}, "what another rule knows stays apart"
+    reads = by_code["GAP149"]
+    assert (reads.line.line, reads.frequency.waits, reads.spots) == (97, 5, ())
+    for place in ("loop.py:5 (read)", "loop.py:9 (read)", "loop.py:12 (read)", "and 2 more lines"):
+        assert place in reads.remedy
+    assert reads.remedy.count("call that less often") == 1
+    assert "torch.nonzero" not in reads.remedy
+    assert "mask" in by_code["GAP110"].remedy
+
+
+def test_lines_of_the_user_s_that_call_the_same_of_a_library_are_told_together_else_apart():
+    def body(run, step):
+        for caller in (96, 97, 98):
+            for number in (5, 9) if caller < 98 else (5,):
+                run.wait(caller, below=below(number))
+
+    pair, single = report(train(12, body=body).session(), read).findings
+    assert [spot.line.line for spot in pair.spots] == [96, 97]
+    assert [spot.waits for spot in pair.spots] == [2, 2]
+    assert (single.line.line, single.frequency.waits) == (98, 1)
+
+
+def test_a_library_s_line_with_an_option_of_its_own_stays_apart():
+    def body(run, step):
+        run.wait(97, below=below(5))
+        run.wait(97, below=(library_line(7, "pyro/util.py", "warn_if_nan"),))
+
+    remedies = [finding.remedy for finding in report(train(12, body=body).session(), read).findings]
+    assert any("pyro.enable_validation(False)" in remedy for remedy in remedies)
+    assert len(remedies) == 2

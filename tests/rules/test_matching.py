@@ -682,7 +682,7 @@ def test_in_backward_a_librarys_hook_is_what_reads() -> None:
     wait = hooked(THIN, hook)
     assert wait.line is not None
     assert (wait.line.code, wait.deciding_frame) == ("library.train(x)", hook)
-    assert "somelib reads a value at somelib/util.py:12 (warn_if_nan)" in match_rule(wait).remedy(wait)
+    assert "somelib syncs here, at somelib/util.py:12 (warn_if_nan)" in match_rule(wait).remedy(wait)
 
 
 def test_in_backward_a_line_that_only_passes_on_leaves_it_to_the_forward_call() -> None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gapless.model import Site, SourceLine
+from gapless.model.wording import count
 from gapless.rules._code import Code, parse_line
+
+_IN_ITS_CODE = "call that less often; in its code: "
+_MAX_LINES = 3
+"""Lines of a library that one remedy names."""
 
 
 def _posix_path(frame: SourceLine) -> str:
@@ -51,12 +58,30 @@ def short_path(frame: SourceLine) -> str:
 def advise_for_library(site: Site, advice: str) -> str:
     """Return `advice`, worded for the library's line if a library waits and not the user's own line."""
     frame = deciding_frame(site)
-    if frame is None:
-        return advice
-    return (
-        f"{frame.library} syncs here, at {short_path(frame)} ({frame.function}): call that less "
-        f"often; in its code: {advice}"
-    )
+    return advice if frame is None else _advise_calling([frame], advice)
+
+
+def is_for_library(remedy: str) -> bool:
+    """Whether `advise_for_library` worded the remedy for a library's line."""
+    return _IN_ITS_CODE in remedy
+
+
+def advise_for_lines(remedies: Sequence[tuple[Site, str]]) -> str:
+    """Return the remedy of several lines of a library below one line of the user's, each with its own."""
+    frames = dict.fromkeys(frame for site, _ in remedies if (frame := deciding_frame(site)) is not None)
+    advice = dict.fromkeys(remedy.partition(_IN_ITS_CODE)[2] for _, remedy in remedies)
+    return _advise_calling([*frames], "; ".join(advice))
+
+
+def _advise_calling(frames: Sequence[SourceLine], advice: str) -> str:
+    """Return `advice` on the lines of a library, for whoever calls it."""
+    libraries = list(dict.fromkeys(frame.library for frame in frames))
+    lines = [f"{short_path(frame)} ({frame.function})" for frame in frames]
+    listed = ", ".join(lines[:_MAX_LINES])
+    if len(lines) > _MAX_LINES:
+        listed += f" and {count(len(lines) - _MAX_LINES, 'more line')}"
+    verb = "syncs" if len(libraries) == 1 else "sync"
+    return f"{' and '.join(libraries)} {verb} here, at {listed}: {_IN_ITS_CODE}{advice}"
 
 
 def bare_operator(site: Site) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gapless.model import Site, SourceLine, WaitRule
 from gapless.rules import match_rule
-from gapless.rules._places import bare_operator, deciding_frame, short_path
+from gapless.rules._places import advise_for_library, bare_operator, deciding_frame, short_path
 
 _KNOWN = (
     (
@@ -120,11 +120,10 @@ class LibraryRead(WaitRule):
         frame = deciding_frame(site)
         if frame is None:
             return self.advice
-        advice, place = _find_advice(site, frame)[0], short_path(frame)
-        if advice:  # of all its lines: what a library reads in two of them is one thing to change
-            place = place.rpartition(":")[0]
-        instead = advice or f"call that less often; in its code: {match_rule(site, self.code).advice}"
-        return f"{frame.library} reads a value at {place} ({frame.function}): {instead}"
+        if advice := _find_advice(site, frame)[0]:
+            file = short_path(frame).rpartition(":")[0]  # what it reads in two lines is one thing to change
+            return f"{frame.library} reads a value at {file} ({frame.function}): {advice}"
+        return advise_for_library(site, match_rule(site, self.code).advice)
 
     def known_change(self, site: Site) -> str:
         frame = deciding_frame(site)

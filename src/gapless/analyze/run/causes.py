@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gapless.analyze.run.frequency import frequency
 from gapless.analyze.run.group import Group
-from gapless.analyze.run.merge import join_groups
+from gapless.analyze.run.merge import join_groups, timing_key
 from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session, Site
 from gapless.rules.causes import moved_value, remedy_by_cause
@@ -30,9 +30,9 @@ def join_causes(groups: Sequence[Group], session: Session, steps: RunSteps) -> l
     by_cause: dict[tuple[object, ...], list[int]] = {}
     for number, (group, key) in enumerate(zip(groups, keys, strict=True)):
         if key is not None:
-            by_cause.setdefault((key, *_timing(group, steps)), []).append(number)
+            by_cause.setdefault((key, *timing_key(group, steps)), []).append(number)
     copies = {
-        (("copied-back", group.line.file, group.line.line), *_timing(group, steps)): number
+        (("copied-back", group.line.file, group.line.line), *timing_key(group, steps)): number
         for number, group in enumerate(groups)
         if keys[number] is None and session.sites[next(iter(group.by_site))].mechanism == "d2h"
     }
@@ -48,12 +48,6 @@ def join_causes(groups: Sequence[Group], session: Session, steps: RunSteps) -> l
             )
     result = [joined.get(number, group) for number, group in enumerate(groups)]
     return [group for group in result if group.by_site]
-
-
-def _timing(group: Group, steps: RunSteps) -> tuple[object, ...]:
-    """Return what must be equal for waits to happen equally often."""
-    timing = frequency(group, steps)
-    return timing.when, timing.every, timing.phase, group.loop
 
 
 def _cause_of(group: Group, sites: Sequence[Site]) -> _Key | None:

@@ -12,6 +12,7 @@ from gapless.analyze.run.group import Group
 from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session, Site, SourceLine, Stack
 from gapless.model.finding import Caller, Spot
+from gapless.rules._places import advise_for_lines, is_for_library
 from gapless.rules.causes import remedy_by_cause
 
 _MAX_CALLERS = 6
@@ -22,22 +23,39 @@ def merge_groups(groups: Sequence[Group], session: Session, steps: RunSteps) -> 
     """Merge the `groups` that one change mends; a merged group keeps them as its `parts`.
 
     They are of one rule, happen equally often and lie in one function, or wherever the rule says that one
-    change reaches.
+    change reaches. What a library does in several of its lines below one line of the user's comes first.
     """
     by_change: dict[tuple[object, ...], list[Group]] = {}
-    for group in groups:
-        timing = frequency(group, steps)
+    for group in _join_library_lines(groups, session, steps):
         first = session.sites[next(iter(group.by_site))]
-        key = (
-            group.rule.code,
-            remedy_by_cause(first)[0] or group.rule.mended_with(first),
-            timing.when,
-            timing.every,
-            timing.phase,
-            group.loop,
-        )
-        by_change.setdefault(key, []).append(group)
+        change: tuple[str, ...] | str = remedy_by_cause(first)[0] or group.rule.mended_with(first)
+        if group.parts:
+            change = group.line.file, group.line.function, group.remedy
+        by_change.setdefault((group.rule.code, change, *timing_key(group, steps)), []).append(group)
     return [_mend_together(parts, session) if len(parts) > 1 else parts[0] for parts in by_change.values()]
+
+
+def timing_key(group: Group, steps: RunSteps) -> tuple[object, ...]:
+    """Return what must be equal for waits to happen equally often."""
+    timing = frequency(group, steps)
+    return timing.when, timing.every, timing.phase, group.loop
+
+
+def _join_library_lines(groups: Sequence[Group], session: Session, steps: RunSteps) -> list[Group]:
+    """Join the groups of one rule that are a library's lines below one line of the user's."""
+    by_line: dict[tuple[object, ...], list[Group]] = {}
+    for number, group in enumerate(groups):
+        place: tuple[object, ...] = (number,)
+        if is_for_library(group.remedy):
+            place = group.rule.code, group.line, group.backward, *timing_key(group, steps)
+        by_line.setdefault(place, []).append(group)
+    return [_join_lines(parts, session) if len(parts) > 1 else parts[0] for parts in by_line.values()]
+
+
+def _join_lines(parts: Sequence[Group], session: Session) -> Group:
+    """Return one group for several lines of a library."""
+    remedies = [(session.sites[next(iter(part.by_site))], part.remedy) for part in parts]
+    return replace(join_groups(parts), remedy=advise_for_lines(remedies))
 
 
 def _mend_together(parts: Sequence[Group], session: Session) -> Group:
