@@ -195,12 +195,14 @@ def _estimate_prices(
     if session.programme is None:
         return None, findings
     from gapless.analyze.estimate.estimate import estimate  # loads the replay
+    from gapless.analyze.estimate.together import group_by_place
 
     inside = [
         n for n, finding in enumerate(findings) if finding.frequency.when in ("every-step", "some-steps")
     ]
     what_if = "compile" in session.what_if
-    result = estimate(session, steps, {n: sorted(groups[n].by_site) for n in inside}, what_if)
+    places = group_by_place({n: findings[n] for n in inside})
+    result = estimate(session, steps, {n: sorted(groups[n].by_site) for n in inside}, what_if, places)
     if result is None or not result.prices.each:
         return result, findings
     priced = dict(zip(inside, result.prices.each, strict=True))

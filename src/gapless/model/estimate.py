@@ -8,6 +8,7 @@ from gapless.model.optimizer import OptimizerUse
 from gapless.model.profile import Prices
 from gapless.model.programme import HostSpeed
 from gapless.model.ranges import MIN_SAVING_SHARE, SMALL_SAVING_SHARE, Range
+from gapless.model.source import SourceLine
 
 __all__ = [
     "BATCHES_IN_TIME",
@@ -18,6 +19,7 @@ __all__ = [
     "Compiling",
     "Count",
     "Estimate",
+    "PlaceSaving",
     "Range",
     "StepThroughput",
     "with_waiting",
@@ -83,6 +85,18 @@ class Compiling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     saved: Range = Range()
 
 
+class PlaceSaving(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a step saves if nothing of a file, or of a `function` in it, waits any more: nanoseconds, from one
+    replay without all of its `findings`, never a sum of their prices. `line` is the first of their lines.
+    """
+
+    file: str
+    function: str = ""
+    findings: int = 0
+    saved: Range = Range()
+    line: SourceLine | None = None
+
+
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The estimated step on the GPU `gpu`; times in nanoseconds per step.
 
@@ -107,6 +121,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     - `launches`: kernels per step; `eager`: without compilation (0: nothing is compiled); `compiling`: the
       step if it were compiled.
     - `optimizers`: those that stepped.
+    - `places`: what all findings of a file or function cost together, the dearest first.
 
     A `Range` holds four in five of the sampled machines (docs/price.md).
     """
@@ -138,6 +153,7 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     optimizers: tuple[OptimizerUse, ...] = ()
     waiting: Range = Range()
     overlapped: bool = False
+    places: tuple[PlaceSaving, ...] = ()
 
     @property
     def whole(self) -> Range:

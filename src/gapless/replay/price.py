@@ -64,7 +64,7 @@ class GroupPrices(Generic[K]):
     do not come earlier). `shortest` is a short list of groups that saves at least nine tenths of `all`, in
     the order in which to remove them, and `saved` the total after each. `limiter` is what limits the span
     now, `remains` what does once all groups are removed. The host is `blocked` in all groups for so long. If
-    `fidelity` is not trusted the prices are bounds.
+    `fidelity` is not trusted the prices are bounds. `unions` are the savings from removing unions of groups.
     """
 
     span: int
@@ -77,12 +77,13 @@ class GroupPrices(Generic[K]):
     remains: Limiter
     fidelity: ReplayFidelity
     blocked: int = 0
+    unions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class GroupSavings(Generic[K]):
-    """`GroupPrices` under a change: span, saving of each group alone and last, saving of all, limiter, and
-    the host's blocked time in all groups.
+    """`GroupPrices` under a change: span, saving of each group alone and last, saving of all, limiter, the
+    host's blocked time in all groups, and the savings of unions of groups.
     """
 
     span: int
@@ -91,6 +92,7 @@ class GroupSavings(Generic[K]):
     all: int
     limiter: Limiter
     blocked: int = 0
+    unions: tuple[int, ...] = ()
 
 
 def group_savings(
@@ -105,8 +107,10 @@ def group_savings_under(
     groups: Mapping[K, Collection[int]],
     changes: Sequence[ReplayChange],
     likely: Mapping[K, GroupPrice] | None = None,
+    unions: Sequence[Collection[K]] = (),
 ) -> list[GroupSavings[K]]:
-    """Compute :func:`group_savings` for each of `changes`, running all replays together.
+    """Compute :func:`group_savings` for each of `changes`, running all replays together; also what removing
+    the groups of each of `unions` saves.
 
     If these exceed `MAX_MOMENTS_REPLAYED`, only the dearest groups by their `likely` prices are replayed; the
     savings of the others are scaled like theirs.
@@ -117,18 +121,19 @@ def group_savings_under(
     every = _union(marked.values(), model)
     if likely is not None and len(marked) > most:
         dearest = sorted(marked, key=lambda key: (likely[key].last, likely[key].alone), reverse=True)[:most]
-    sets = _removal_sets(marked, dearest, model)
+    sets = [*_removal_sets(marked, dearest, model), *_union_sets(marked, unions, model)]
     distinct = {marks.tobytes(): marks for marks in sets}
     positions = {key: at for at, key in enumerate(distinct)}
     results = []
     for spans, now in model.changed(changes, list(distinct.values())):
-        alone, last, whole = _savings_from_spans(
-            dearest, [spans[positions[marks.tobytes()]] for marks in sets]
-        )
+        none, *rest = (spans[positions[marks.tobytes()]] for marks in sets)
+        split = len(rest) - len(unions)
+        alone, last, whole = _savings_from_spans(dearest, [none, *rest[:split]])
         if likely is not None and len(dearest) < len(marked):
             alone, last = _scale_likely(likely, alone, last)
         blocked = int(now.blocked[every].sum())
-        results.append(GroupSavings(now.span, alone, last, whole, find_limiter(now), blocked))
+        together = tuple(none - span for span in rest[split:])
+        results.append(GroupSavings(now.span, alone, last, whole, find_limiter(now), blocked, together))
     return results
 
 
@@ -155,6 +160,13 @@ def _removal_sets(groups: Mapping[K, Bools], some: Sequence[K], model: ReplayMod
     return [every & False, every, *(groups[key] for key in some), *rest]
 
 
+def _union_sets(
+    groups: Mapping[K, Bools], unions: Sequence[Collection[K]], model: ReplayModel
+) -> list[Bools]:
+    """Return the waits of the groups of each of `unions`."""
+    return [_union([groups[key] for key in keys], model) for keys in unions]
+
+
 def _savings_from_spans(keys: Sequence[K], spans: Sequence[int]) -> tuple[dict[K, int], dict[K, int], int]:
     """Return what each group saves alone and last, and all together, from the `spans` of `_removal_sets`."""
     none, least, *rest = spans
@@ -164,9 +176,14 @@ def _savings_from_spans(keys: Sequence[K], spans: Sequence[int]) -> tuple[dict[K
 
 
 def price_groups(
-    model: ReplayModel, groups: Mapping[K, Collection[int]], removal: Mapping[K, Removal] | None = None
+    model: ReplayModel,
+    groups: Mapping[K, Collection[int]],
+    removal: Mapping[K, Removal] | None = None,
+    unions: Sequence[Collection[K]] = (),
 ) -> GroupPrices[K]:
-    """Price every group: a key with the host rows of its waits (other rows are ignored)."""
+    """Price every group: a key with the host rows of its waits (other rows are ignored); and the groups of
+    each of `unions` together.
+    """
     marked = {key: model.marked(rows) for key, rows in groups.items()}
     every = _union(marked.values(), model)
     now = model.replay()
@@ -186,9 +203,10 @@ def price_groups(
             min(last[key], least_last[key]), int(group.sum()), kept, removal.get(key) if removal else None,
         )  # fmt: skip
     shortest, saved = _shorten(spans, marked, each, whole)
+    together = tuple(spans.saved([marks]) for marks in _union_sets(marked, unions, model))
     return GroupPrices(
         now.span, each, whole, min(least_all, whole), shortest, saved, find_limiter(now),
-        find_limiter(after), measure_fidelity(model, now), int(now.blocked[every].sum()),
+        find_limiter(after), measure_fidelity(model, now), int(now.blocked[every].sum()), together,
     )  # fmt: skip
 
 

@@ -28,10 +28,11 @@ from gapless.analyze.estimate.programme_steps import (
 )
 from gapless.analyze.estimate.throughput import measure_throughput
 from gapless.analyze.estimate.timing import Times, times_of
+from gapless.analyze.estimate.together import PlaceGroup
 from gapless.analyze.profile.pricing import hardest_removal
 from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session, Site
-from gapless.model.estimate import BATCHES_IN_TIME, Compiling, Estimate, Range
+from gapless.model.estimate import BATCHES_IN_TIME, Compiling, Estimate, PlaceSaving, Range
 from gapless.model.optimizer import Joined, OptimizerUse
 from gapless.model.profile import Price, Prices
 from gapless.model.programme import MAX_ITEMS, Calibration, Programme
@@ -87,10 +88,14 @@ class _Answer:
 
 
 def estimate(
-    session: Session, steps: RunSteps, groups: SitesByFinding, what_if: bool = False
+    session: Session,
+    steps: RunSteps,
+    groups: SitesByFinding,
+    what_if: bool = False,
+    places: Sequence[PlaceGroup] = (),
 ) -> Estimate | None:
-    """Estimate a session's steps, with a price for each of `groups`; None if nothing was recorded. With
-    `what_if` also the effect of compiling."""
+    """Estimate a session's steps, with a price for each of `groups`, and for all groups of each of `places`
+    together; None if nothing was recorded. With `what_if` also the effect of compiling."""
     programme = session.programme
     if programme is None or not session.environment.emulated:
         return None
@@ -114,7 +119,7 @@ def estimate(
     compiled = any(entry.compiled for step in eager for entry in step)
     # The number of launches of compiled code is itself uncertain.
     doubt = math.hypot(times.host_doubt, COUNT_SPREAD if compiled else 0.0)
-    answer = _run_and_price(programme, order, groups, times, doubt)
+    answer = _run_and_price(programme, order, groups, times, doubt, [place.keys for place in places])
     if isinstance(answer, str):
         return Estimate(gpu=gpu, refused=answer)
     estimate_ = _describe(session, programme, groups, times, answer, len(whole), order)
@@ -130,6 +135,7 @@ def estimate(
         eager=count_kernels(eager) if compiled else 0.0,
         compiling=_compiling(programme, eager, groups, times, answer) if what_if else None,
         optimizers=tuple(_joined_optimizers(session.optimizers, programme, eager, times, answer, doubt)),
+        places=tuple(_place_savings(places, answer)),
     )
 
 
@@ -224,7 +230,12 @@ def _separate_collectives(
 
 
 def _run_and_price(
-    programme: Programme, order: Sequence[Step], groups: SitesByFinding, times: Times, doubt: float
+    programme: Programme,
+    order: Sequence[Step],
+    groups: SitesByFinding,
+    times: Times,
+    doubt: float,
+    unions: Sequence[Sequence[int]] = (),
 ) -> _Answer | str:
     """Run the programme on the likely machine and on drawn ones. A step before and one after the priced ones
     keep their waits: the first has nothing to wait for yet, and the last nothing to delay."""
@@ -234,7 +245,7 @@ def _run_and_price(
         return answer.reason
     ran, model = answer
     rows = {key: _waiting_rows(ran, sites) for key, sites in groups.items()}
-    replayed = price_groups(model, rows)
+    replayed = price_groups(model, rows, unions=unions)
     entries_of_work = [
         ran.recorded_entries[correlation] for correlation in ran.timeline.work.correlation.tolist()
     ]
@@ -247,7 +258,9 @@ def _run_and_price(
         device=round(ran.busy / count),
         host=round(ran.host / count),
         replayed=replayed,
-        drawn=group_savings_under(model, rows, [ReplayChange(pace=pace) for pace in drawn], replayed.each),
+        drawn=group_savings_under(
+            model, rows, [ReplayChange(pace=pace) for pace in drawn], replayed.each, unions
+        ),
         count=len(order),
         whole=count,
         shallow=shallow,
@@ -318,6 +331,21 @@ def _prices(session: Session, groups: SitesByFinding, answer: _Answer) -> Prices
         explained=replayed.fidelity.explained,
         wait_error=replayed.fidelity.wait_error,
     )
+
+
+def _place_savings(places: Sequence[PlaceGroup], answer: _Answer) -> list[PlaceSaving]:
+    """Return what all findings of each place save together, most first."""
+    savings = [
+        PlaceSaving(
+            file=place.file,
+            function=place.function,
+            findings=len(place.keys),
+            saved=answer.reach(answer.replayed.unions[at], lambda drawn, at=at: drawn.unions[at]),  # type: ignore[misc]
+            line=place.line,
+        )
+        for at, place in enumerate(places)
+    ]
+    return sorted(savings, key=lambda saving: (-saving.saved.likely, bool(saving.function)))
 
 
 def _reasons(answer: _Answer, measured: Calibration | None) -> Iterator[str]:

@@ -41,6 +41,7 @@ def tables(report: Report) -> tuple[Table, ...]:
         compiled_table(report),
         what_if_table(report),
         _traffic_table(report),
+        _places_table(report),
         _estimate_table(report),
     ]
     return (
@@ -132,6 +133,24 @@ def _places(findings: list[Finding]) -> str | SourceLine:
     if len({(line.file, line.line) for line in lines}) == 1:
         return findings[0].line or ""
     return places(lines, lambda file: SourceLine(file, 0).name)
+
+
+def _places_table(report: Report) -> Table | None:
+    """List what all findings of a file or function cost together; None if no place has several."""
+    estimate = report.estimate
+    if estimate is None or not estimate.places:
+        return None
+    rows = [
+        Row((
+            place.function or f"all of {SourceLine(place.file, 0).name}",
+            number(place.findings),
+            f"up to {duration(place.saved.most)}" if estimate.reasons else time_range(place.saved),
+            place.line or "",
+        ))
+        for place in estimate.places
+    ]  # fmt: skip
+    note = "of a step, without all of them: their own prices do not add up"
+    return table("Together, by file and function", "findings | saves | <from", rows, shown=0, notes=(note,))
 
 
 def _limit_cell(estimate: Estimate) -> str:

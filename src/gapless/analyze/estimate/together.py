@@ -1,0 +1,49 @@
+"""Group findings by the user's functions and files, to say what all of one costs together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gapless.model import Finding, SourceLine
+
+MAX_PLACES = 12
+"""Functions and files that are priced, those with the most findings."""
+
+
+class PlaceGroup(NamedTuple):
+    """The keys of the findings of a file, or of a `function` in it, with the first of their lines."""
+
+    file: str
+    function: str
+    keys: tuple[int, ...]
+    line: SourceLine
+
+
+def group_by_place(findings: Mapping[int, Finding]) -> list[PlaceGroup]:
+    """Return the files and functions of the user's with several of these findings, files first.
+
+    A function that has all findings of its file is left out.
+    """
+    lines = {
+        key: finding.line
+        for key, finding in findings.items()
+        if finding.line is not None and finding.line.is_user
+    }
+    files = _group(lines, {key: (line.file, "") for key, line in lines.items()})
+    functions = _group(lines, {key: (line.file, line.function) for key, line in lines.items()})
+    whole = {group.file: group.keys for group in files}
+    parts = [group for group in functions if group.function and group.keys != whole[group.file]]
+    return sorted([*files, *parts], key=lambda group: -len(group.keys))[:MAX_PLACES]
+
+
+def _group(lines: Mapping[int, SourceLine], places: Mapping[int, tuple[str, str]]) -> list[PlaceGroup]:
+    """Return the places of several keys."""
+    keys_of: dict[tuple[str, str], list[int]] = {}
+    for key, place in places.items():
+        keys_of.setdefault(place, []).append(key)
+    return [
+        PlaceGroup(*place, tuple(keys), min((lines[key] for key in keys), key=lambda line: line.line))
+        for place, keys in keys_of.items()
+        if len(keys) > 1
+    ]
