@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,32 @@ def commit() -> str:
     return name + (" with uncommitted changes" if git("status", "--porcelain", "--", "../src") else "")
 
 
-def header(title: str, command: str, method: str) -> str:
-    """Return the opening of a sheet, in Markdown."""
+def facts() -> dict[str, str]:
+    """Return the date, commit, hardware and versions of a measurement made here and now."""
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "date": date.today().isoformat(),
+        "commit": commit(),
+        "hardware": f"{processor()}, {os.cpu_count()} cores, GPU: {device}",
+        "versions": f"Python {platform.python_version()}, torch {torch.__version__}, {platform.system()}",
+    }
+
+
+def header(title: str, command: str, method: str, measured: Sequence[dict[str, str]] = ()) -> str:
+    """Return the opening of a sheet, in Markdown. `measured` are the facts of what the sheet shows; left out,
+    those of this process."""
+    every = measured or [facts()]
+
+    def distinct(name: str) -> str:
+        return "; ".join(dict.fromkeys(entry[name] for entry in every))
+
     return (
         f"# {title}\n\n"
-        f"- measured: {date.today().isoformat()}, commit {commit()}, by `{command}`\n"
-        f"- hardware: {processor()}, {os.cpu_count()} cores, GPU: {device}\n"
-        f"- versions: Python {platform.python_version()}, torch {torch.__version__}, {platform.system()}\n"
+        f"- measured: {distinct('date')}, commit {distinct('commit')}, by `{command}`\n"
+        f"- hardware: {distinct('hardware')}\n"
+        f"- versions: {distinct('versions')}\n"
         f"- method: {method}\n\n"
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,8 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 
 
 @contextmanager
-def found_there() -> Iterator[None]:
-    """The scripts find their common part beside them, and put it on the path; here it goes again."""
+def scripts_importable() -> Iterator[None]:
+    """Let the scripts find their common part beside them; afterwards the path is as it was."""
     path, environment = list(sys.path), dict(os.environ)
     sys.path[:0] = [str(FOLDER / "gpu"), str(FOLDER)]
     yield
@@ -32,8 +33,8 @@ def found_there() -> Iterator[None]:
     os.environ.update(environment)
 
 
-def script(name: str) -> ModuleType:
-    with found_there():
+def load(name: str) -> ModuleType:
+    with scripts_importable():
         spec = importlib.util.spec_from_file_location(f"gpu_{name}", FOLDER / "gpu" / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
@@ -45,120 +46,131 @@ def script(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def measure() -> ModuleType:
-    return script("measure")
+    return load("measure")
 
 
 @pytest.fixture
-def common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """What the scripts share, which writes into a folder of its own."""
-    module = script("_experiment")
-    for name, folder in {"HERE": "gpu", "STATE": "state", "KEPT": "kept"}.items():
-        monkeypatch.setattr(module, name, tmp_path / folder)
-        (tmp_path / folder).mkdir()
+def common(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """What the scripts share, writing into a folder of its own."""
+    module = load("_experiment")
+    for name in ("HERE", "STATE", "KEPT"):
+        monkeypatch.setattr(module, name, tmp_path_factory.mktemp(name))
     return module
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(ends=st.lists(st.sampled_from(["done", "failed", "out of time", "stopped"]), max_size=12))
-def test_a_run_that_is_stopped_goes_on_where_it_was(measure, tmp_path_factory, ends) -> None:
-    stages = [measure.Stage(name, 10, "") for name in "abcde"]
-    file = tmp_path_factory.mktemp("state") / "state.json"
-    finished: list[str] = []
-    coming = iter(ends)
+FACTS = {"date": "today", "commit": "here", "hardware": "16 cores, GPU: some", "versions": "torch"}
 
-    def run(command, seconds):
-        end = next(coming, "done")
-        if end == "stopped":
-            raise KeyboardInterrupt
-        if end == "done":
-            finished.append(Path(command[1]).stem)
-        return end
 
-    for _ in range(len(ends) + 1):
-        state = measure.State(file, "here")
+class Ended(Exception):
+    """Stands for what ends the whole run: a limit, a machine that is taken away."""
+
+
+def script_with(
+    common: ModuleType, name: str, endings: Iterator[str], done: list[str], **parts: list[str]
+) -> Any:
+    """Return a script whose parts end as `endings` say ("" is well); `done` gets those that end well."""
+
+    class Scripted(common.Script):
+        def run_part(self, part: str, seconds: float) -> str:
+            error = next(endings, "")
+            if error == "ended":
+                raise Ended
+            self.kept.add(part, **({"failed": error} if error else {"result": f"of {part}", "facts": FACTS}))
+            done.extend([] if error else [f"{name}/{part}"])
+            return error
+
+    def sheet(results: dict[str, str]) -> tuple[str, list[str]]:
+        return "".join(f"{part}: {result}\n" for part, result in results.items()), []
+
+    return Scripted("", f"{name}.py", "Title", "method", None, sheet, **parts)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(endings=st.lists(st.sampled_from(["", "out of memory", "ended"]), max_size=14))
+def test_a_run_that_is_ended_goes_on_where_it_was(common, tmp_path_factory, endings) -> None:
+    common.STATE, common.HERE = tmp_path_factory.mktemp("state"), tmp_path_factory.mktemp("here")
+    coming, done = iter(endings), []
+    parts = {"a": {"together": ["1", "2"], "alone": ["3"]}, "b": {"alone": ["4", "5"]}}
+    names = [
+        f"{name}/{part}" for name, groups in parts.items() for group in groups.values() for part in group
+    ]
+    for _ in range(len(endings) + 1):
+        scripts = [script_with(common, name, coming, done, **groups) for name, groups in parts.items()]
         try:
-            measure.go(stages, state, 1e9, False, run, lambda: None)
-        except KeyboardInterrupt:
-            assert "stopped" in measure.State(file, "here").table(stages)
-    assert sorted(finished) == list("abcde")
-    assert all(measure.State(file, "here").done(stage) for stage in stages)
-    assert not any(measure.State(file, "elsewhere").done(stage) for stage in stages)
+            status = common.run_scripts(scripts, 1e9)
+        except Ended:
+            continue
+        assert status == (0 if set(done) == set(names) else 1)
+        for script in scripts:
+            page = common.HERE / f"{script.name}.md"
+            text = page.read_text() if page.exists() else ""
+            for part in (*script.together, *script.alone):
+                ended_well = f"{script.name}/{part}" in done
+                assert (f"{part}: of {part}" in text) == ended_well
+                assert not text or (f"| {part} |" in text) != ended_well
+    assert sorted(done) == sorted(names)
 
 
-def test_no_stage_is_begun_that_does_not_fit_into_what_is_left(measure, tmp_path) -> None:
-    stages = [measure.Stage("long", 100, ""), measure.Stage("short", 10, "")]
-    begun: list[str] = []
-    state = measure.State(tmp_path / "state.json", "here")
-    measure.go(stages, state, 50, False, lambda command, _: begun.append(command[1]) or "done", lambda: None)
-    assert [Path(path).stem for path in begun] == ["short"]
-    assert "| long | not measured yet |" in state.table(stages)
+def test_every_script_gets_its_turn_before_any_gets_a_second(common) -> None:
+    done: list[str] = []
+    scripts = [
+        script_with(common, "a", iter(()), done, alone=["1", "2", "3"]),
+        script_with(common, "b", iter(()), done, alone=["4"]),
+        script_with(common, "c", iter(()), done, alone=["5", "6"]),
+    ]
+    assert common.run_scripts(scripts, 1e9) == 0
+    assert done == ["a/1", "b/4", "c/5", "a/2", "c/6", "a/3"]
 
 
-def test_every_script_of_the_folder_is_a_stage(measure) -> None:
+def test_nothing_is_begun_when_the_budget_is_used_up(common) -> None:
+    done: list[str] = []
+    scripts = [script_with(common, "a", iter(()), done, together=["1"], alone=["2"])]
+    assert common.run_scripts(scripts, 0) == 1
+    assert not done
+
+
+def test_only_what_is_wanted_runs(common) -> None:
+    done: list[str] = []
+    parts = {"together": ["predicted x", "real x"], "alone": ["real y"]}
+    scripts = [script_with(common, "a", iter(()), done, **parts)]
+    common.run_scripts(scripts, 1e9, lambda _, name: name.startswith("predicted"))
+    assert done == ["a/predicted x"]
+
+
+def test_every_script_of_the_folder_is_measured(measure) -> None:
     scripts = {path.stem for path in (FOLDER / "gpu").glob("[!_]*.py")} - {"measure"}
-    assert {stage.name for stage in measure.STAGES} == scripts
+    assert measure.SCRIPTS.keys() == scripts
 
 
-def test_what_takes_too_long_is_ended_with_all_that_it_started(measure) -> None:
+def test_what_takes_too_long_is_ended_with_all_that_it_started(common) -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
-    assert measure.run_limited([sys.executable, "-c", code], 0.5) == "out of time"
-    assert measure.run_limited([sys.executable, "-c", "raise SystemExit(3)"], 60) == "failed"
-    assert measure.run_limited([sys.executable, "-c", ""], 60) == "done"
+    assert common.run([sys.executable, "-c", code], 0.5) == "not done after 0 s"
+    assert common.run([sys.executable, "-c", "raise SystemExit(3)"], 60) == "exit status 3: "
+    assert common.run([sys.executable, "-c", ""], 60) == ""
 
 
-@pytest.mark.parametrize("gpu", [True, False])
-def test_a_sheet_of_the_emulated_device_says_so_and_never_takes_the_place_of_a_real_one(
-    common, monkeypatch, gpu
-) -> None:
-    monkeypatch.setattr(common, "REAL", gpu)
-    page = common.keep("some", "Some title", "how", "the text", True)
+@pytest.mark.parametrize("gpu", ["some", "none"])
+def test_a_sheet_of_the_emulated_device_never_takes_the_place_of_a_real_one(common, monkeypatch, gpu) -> None:
+    facts = [{**FACTS, "hardware": f"16 cores, GPU: {gpu}"}]
+    monkeypatch.setattr(common, "SELF_CHECK", True)
+    page = common.keep("some", "Some title", "how", "the text", facts)
     assert page.splitlines()[0].startswith("NOT MEASURED")
     assert (common.STATE / "some.md").read_text() == page
     assert not list(common.HERE.iterdir())
-    if gpu:
-        assert not common.keep("some", "Some title", "how", "the text", False).startswith("NOT MEASURED")
-        assert (common.HERE / "some.md").exists()
+    monkeypatch.setattr(common, "SELF_CHECK", False)
+    if gpu == "none":
+        with pytest.raises(RuntimeError, match="none was measured"):
+            common.keep("some", "Some title", "how", "the text", facts)
     else:
-        with pytest.raises(RuntimeError, match="there is none"):
-            common.keep("some", "Some title", "how", "the text", False)
+        assert "NOT MEASURED" not in common.keep("some", "Some title", "how", "the text", facts)
+        assert (common.HERE / "some.md").exists()
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(ends=st.lists(st.sampled_from(["", "out of memory", "killed"]), max_size=10))
-def test_a_part_that_fails_loses_itself_alone_and_is_run_again(
-    common, monkeypatch, tmp_path_factory, ends
-) -> None:
-    common.STATE, common.HERE = tmp_path_factory.mktemp("state"), tmp_path_factory.mktemp("here")
-    monkeypatch.setattr(common, "REAL", True)
-    parts, done = ["a", "b", "c"], []
-    coming = iter(ends)
-
-    def run(command, seconds, **options):
-        name, target = command[3], Path(command[5])
-        end = next(coming, "")
-        if end == "killed":
-            raise KeyboardInterrupt
-        if not end:
-            done.append(name)
-            target.write_text(f'"of {name}"')
-        return end
-
-    monkeypatch.setattr(common, "run", run)
-
-    def sheet_of(rows):
-        return ", ".join(f"{name}: {value}" for name, value in rows.items()), []
-
-    stage = common.Stage("", "some.py", "", "", [(parts, 1)], None, sheet_of)
-    for _ in range(len(ends) + 1):
-        try:
-            status = stage.measure(False, lambda name: True)
-        except KeyboardInterrupt:
-            continue
-        sheet = (common.HERE / "some.md").read_text()
-        assert all((f"{name}: of {name}" in sheet) == (name in done) for name in parts)
-        assert all(f"| {name} |" in sheet for name in parts if name not in done)
-        assert status == (0 if set(done) == set(parts) else 1)
-    assert sorted(done) == parts
+def test_a_sheet_of_two_machines_names_both(common) -> None:
+    other = {**FACTS, "hardware": "2 cores, GPU: none", "commit": "there"}
+    page = common.keep("some", "Some title", "how", "", [FACTS, other])
+    assert "- hardware: 16 cores, GPU: some; 2 cores, GPU: none\n" in page
+    assert "commit here; there," in page
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -191,7 +203,7 @@ def test_all_that_is_kept_is_packed_once_into_archives_that_can_travel(
 def test_each_race_that_is_shown_is_the_one_that_its_rule_is_about(monkeypatch) -> None:
     if not reports_storage_ends():
         pytest.skip("this torch does not tell when storages end")
-    races = script("races")
+    races = load("races")
     monkeypatch.setattr(races, "N", 64)
     try:
         for name, (rule, function) in races.CASES.items():

@@ -1,8 +1,8 @@
 """What the scripts here share: measured on a GPU, or checked on the emulated device in its place.
 
 A script's parts run each in a process of its own, so that one that fails (no memory, no Triton, no CUPTI)
-loses nothing but itself; what each gave is kept at once in `STATE`, so that a stage that is ended goes on
-where it was.
+loses nothing but itself. Each result is kept at once in `STATE`, so that a run that is stopped goes on where
+it was, on another machine too, and what needs no GPU can be completed where there is none.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,16 +43,24 @@ import torch
 
 REAL = torch.cuda.is_available()
 """Whether there is a GPU; determined before an emulated one could take its place."""
+SELF_CHECK = "--self-check" in sys.argv
+"""Whether the emulated device takes the GPU's place, with small sizes."""
+SHORT = "--short" in sys.argv
+"""Whether samples and few repetitions are measured, so that every script gets its turn in some minutes."""
 EMULATED = "NOT MEASURED: made on the emulated device, to check the script. No figure here is of a GPU.\n\n"
-Found = dict[str, Any]
+BRIEF = "; the short form: samples, and few repetitions"
+GPU = "NVIDIA H100 80GB HBM3"
+"""What predictions are of where no GPU was seen."""
+SLOWDOWN = 8
+"""A self-check gets so many times a part's seconds: two busy cores instead of sixteen and a GPU."""
+Results = dict[str, Any]
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of every script here."""
     options_parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    options_parser.add_argument(
-        "--self-check", action="store_true", help="run the script small, without a GPU"
-    )
+    options_parser.add_argument("--self-check", action="store_true", help="run it small, without a GPU")
+    options_parser.add_argument("--short", action="store_true", help="samples, and few repetitions")
     return options_parser
 
 
@@ -59,16 +70,9 @@ def no_gpu() -> int:
     return 2
 
 
-def keep(name: str, title: str, method: str, text: str, self_check: bool) -> str:
-    """Write and return a script's sheet; one of the emulated device says so and goes to `STATE`."""
-    page = _sheet.header(title, f"python benchmarks/gpu/{name}.py", method) + text
-    if self_check:
-        page = EMULATED + page
-        STATE.mkdir(exist_ok=True)
-    elif not REAL:
-        raise RuntimeError("a sheet of this folder is of a real GPU, and there is none")
-    _sheet.write(name, page, STATE if self_check else HERE)
-    return page
+def choose(whole: Any, short: Any) -> Any:
+    """Return the size of the form that is measured."""
+    return short if SHORT else whole
 
 
 @contextmanager
@@ -98,16 +102,30 @@ def environment_without_gpu() -> dict[str, str]:
     return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
-def load_benchmark(name: str) -> ModuleType:
-    """Return the module ``benchmarks/NAME.py``, which may have the name of a script here."""
-    own = f"{name}_of_benchmarks"
-    if own not in sys.modules:
-        spec = importlib.util.spec_from_file_location(own, HERE.parent / f"{name}.py")
+def gpu_name() -> str:
+    """Return the GPU's name: this machine's, that of the measurements, or else `GPU`."""
+    return torch.cuda.get_device_name() if REAL else os.environ.get("MEASURED_GPU", GPU)
+
+
+def load_script(path: Path, name: str) -> ModuleType:
+    """Import a script as `name`, once; other folders have scripts of the same file name."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
-        sys.modules[own] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[own])
-    return sys.modules[own]
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def load_benchmark(name: str) -> ModuleType:
+    """Return the module ``benchmarks/NAME.py``, which may have the name of a script here."""
+    return load_script(HERE.parent / f"{name}.py", f"{name}_of_benchmarks")
 
 
 def add_tests_to_path() -> None:
@@ -115,7 +133,7 @@ def add_tests_to_path() -> None:
     sys.path.insert(0, str(ROOT / "tests"))
 
 
-# Parts --------------------------------------------------------------------------------------------
+# Processes ----------------------------------------------------------------------------------------
 
 
 def run_for(command: Sequence[str], seconds: float, **options: Any) -> int | None:
@@ -138,136 +156,207 @@ def run(command: Sequence[str], seconds: float, **options: Any) -> str:
         errors.seek(0)
         lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
     if status is None:
-        return f"not done after {seconds:g} s"
+        return f"not done after {seconds:.0f} s"
     return "" if status == 0 else f"exit status {status}: {' | '.join(lines[-3:])[-600:]}"
 
 
+# Results ------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """Results of a script's parts, each with the facts of its measurement, in a file written after each.
+
+    The whole form, the short form and the self-check have files of their own.
+    """
+
+    def __init__(self, name: str) -> None:
+        form = "short" if SHORT else "whole"
+        self.path = (
+            STATE / f"self-check-{form}" / f"{name}.json" if SELF_CHECK else STATE / form / f"{name}.json"
+        )
+        self.entries: dict[str, Results] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self._lock = threading.Lock()
+
+    @property
+    def results(self) -> Results:
+        """What each part returned, by its name."""
+        return {name: entry["result"] for name, entry in self.entries.items() if "result" in entry}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """How each part failed that has no result."""
+        return {name: entry["failed"] for name, entry in self.entries.items() if "failed" in entry}
+
+    def facts(self) -> list[dict[str, str]]:
+        """Return the facts of all measurements; those on a GPU come first."""
+        facts = [entry["facts"] for entry in self.entries.values() if "result" in entry]
+        return sorted(facts, key=lambda entry: entry["hardware"].endswith("GPU: none"))
+
+    def add(self, name: str, **entry: Any) -> None:
+        """Keep a part's ``result`` with its ``facts``, or how it ``failed``."""
+        with self._lock:
+            self.entries[name] = entry
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new = self.path.with_suffix(".new")
+            new.write_text(json.dumps(self.entries, indent=1) + "\n")
+            new.replace(self.path)
+
+
+# Scripts ------------------------------------------------------------------------------------------
+
+
 @dataclass
-class Stage:
+class Script:
     """A script of parts. `part` returns JSON data, in a process of its own; `sheet` turns the results of
     all parts so far into Markdown, and lists what is wrong in a self-check.
 
-    `groups` are names of parts, and how many of them may run at once: those that time something run alone.
+    `together` are parts that time nothing: they may run while others run. Those `alone` need the machine for
+    themselves. A part whose name begins with ``predicted`` needs no GPU.
     """
 
     doc: str | None
     file: str
     title: str
     method: str
-    groups: Sequence[tuple[Sequence[str], int]]
     part: Callable[[str, bool], Any]
-    sheet: Callable[[Found], tuple[str, list[str]]]
+    sheet: Callable[[Results], tuple[str, list[str]]]
+    together: Sequence[str] = ()
+    alone: Sequence[str] = ()
     seconds: float = 120
     """Time limit of one part, s."""
+    _kept: Kept | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
         return Path(self.file).stem
 
+    @property
+    def kept(self) -> Kept:
+        """The results so far."""
+        self._kept = self._kept or Kept(self.name)
+        return self._kept
+
     def main(self) -> int:
+        """Run the command line of the script; return the exit status."""
         options_of = parser(self.doc)
         options_of.add_argument("--part", help=argparse.SUPPRESS)
         options_of.add_argument("--into", type=Path, help=argparse.SUPPRESS)
         options_of.add_argument("--only", nargs="*", default=[], help="parts whose names begin so")
+        options_of.add_argument("--again", action="store_true", help="also parts that have a result")
         options = options_of.parse_args()
         warnings.simplefilter("ignore")
         if options.part:
-            options.into.write_text(json.dumps(self.part(options.part, options.self_check)))
+            result = self.part(options.part, SELF_CHECK)
+            options.into.write_text(json.dumps({"result": result, "facts": _sheet.facts()}))
             return 0
-        if not options.self_check and not REAL:
+        if not SELF_CHECK and not REAL:
             return no_gpu()
         only = tuple(options.only) or ("",)
-        return self.measure(options.self_check, lambda name: name.startswith(only))
+        return run_scripts([self], 1e9, lambda _, name: name.startswith(only), again=options.again)
 
-    def measure(self, self_check: bool, is_wanted: Callable[[str], bool]) -> int:
-        """Run the parts without a result; write the sheet after each group."""
-        kept = Kept(None if self_check else STATE / f"{self.name}.json", _sheet.commit())
-        failed: dict[str, str] = {}
-        page, wrong = "", []
-        for names, at_once in self.groups:
-            missing = [name for name in names if is_wanted(name) and name not in kept.found]
-            with ThreadPoolExecutor(min(at_once, os.cpu_count() or 1)) as pool:
-                outcomes = pool.map(lambda part: self.alone(part, self_check, kept), missing)
-                for name, error in zip(missing, outcomes, strict=True):
-                    if error:
-                        failed[name] = error
-                        print(f"{name}: {error}", file=sys.stderr)
-            text, wrong = self.sheet(kept.found)
-            rows: list[list[object]] = [[name, error.replace("|", "/")] for name, error in failed.items()]
-            text += "\n## Not measured\n\n" + _sheet.table(["part", "why"], rows) if rows else ""
-            page = keep(self.name, self.title, self.method, text, self_check)
-        print(page)
-        if self_check:
-            print("\n".join(wrong), file=sys.stderr)
-        return 1 if failed or (self_check and wrong) else 0
-
-    def alone(self, name: str, self_check: bool, kept: Kept) -> str:
-        """Run a part and keep its result; return "" or how it failed."""
+    def run_part(self, name: str, seconds: float) -> str:
+        """Run a part for at most `seconds` and keep its result; return "" or how it failed."""
+        options = [word for word in ("--self-check", "--short") if word in sys.argv]
         with tempfile.TemporaryDirectory() as folder:
-            target = Path(folder) / "found.json"
-            command = [sys.executable, self.file, "--part", name, "--into", str(target)]
-            error = run([*command, *(["--self-check"] if self_check else [])], self.seconds, cwd=ROOT)
-            if not error:
-                kept.add(name, json.loads(target.read_text()))
+            target = Path(folder) / "result.json"
+            command = [sys.executable, self.file, "--part", name, "--into", str(target), *options]
+            error = run(command, seconds, cwd=ROOT)
+            if error:
+                self.kept.add(name, failed=error)
+            else:
+                self.kept.add(name, **json.loads(target.read_text()))
         return error
 
-
-class Kept:
-    """Results of a stage's parts at this commit, in a file written after each."""
-
-    def __init__(self, path: Path | None, commit: str) -> None:
-        self.path, self.commit, self.found = path, commit, Found()
-        if path is not None and path.exists():
-            saved = json.loads(path.read_text())
-            self.found = saved["found"] if saved["commit"] == commit else {}
-
-    def add(self, name: str, value: Any) -> None:
-        self.found[name] = value
-        if self.path is not None:
-            self.path.parent.mkdir(exist_ok=True)
-            new = self.path.with_suffix(".new")
-            new.write_text(json.dumps({"commit": self.commit, "found": self.found}, indent=1) + "\n")
-            new.replace(self.path)
+    def write_sheet(self) -> tuple[str, list[str]]:
+        """Write the sheet of the results so far; return it, and what a self-check finds wrong."""
+        text, wrong = self.sheet(self.kept.results)
+        rows: list[list[object]] = [
+            [name, error.replace("|", "/")] for name, error in self.kept.failures.items()
+        ]
+        text += "\n## Not measured\n\n" + _sheet.table(["part", "why"], rows) if rows else ""
+        return keep(self.name, self.title, self.method, text, self.kept.facts()), wrong
 
 
-# Experiments in stages ----------------------------------------------------------------------------
+def keep(name: str, title: str, method: str, text: str, facts: Sequence[dict[str, str]]) -> str:
+    """Write and return a script's sheet; that of the emulated device says so and goes to `STATE`."""
+    command = f"python benchmarks/gpu/{name}.py{' --short' if SHORT else ''}"
+    page = _sheet.header(title, command, method + (BRIEF if SHORT else ""), facts) + text
+    if SELF_CHECK:
+        page = EMULATED + page
+    elif not any("GPU: none" not in entry["hardware"] for entry in facts):
+        raise RuntimeError("a sheet of this folder is of a real GPU, and none was measured")
+    _sheet.write(name, page, STATE if SELF_CHECK else HERE)
+    return page
 
 
-def experiment(doc: str | None, module: ModuleType, name: str, waits: list[float]) -> int:
-    """Measure the experiment `module`; `waits` are expected of its stages in a self-check."""
-    import _stages
+# The order of parts -------------------------------------------------------------------------------
 
-    options_of = parser(doc)
-    options_of.add_argument("--rounds", type=int, default=15)
-    options_of.add_argument("--block", type=int, default=20)
-    options = options_of.parse_args()
-    warnings.simplefilter("ignore")
-    if options.self_check:
-        return check_stages(_stages.measure_experiment(module, module.TINY, 1, 1), waits)
-    if not REAL:
-        return no_gpu()
-    rows = _stages.measure_experiment(module, module.FULL, options.rounds, options.block)
-    text = module.sheet(rows, module.FULL, options.rounds, options.block, f"python benchmarks/gpu/{name}.py")
-    print(text)
-    _sheet.write(name, text, HERE)
-    stages = [
-        {"name": row.name, "step": row.step.median, "low": row.step.low, "high": row.step.high,
-         "predicted": row.predicted, "idle": row.profile.idle if row.profile else 0}
-        for row in rows
-    ]  # fmt: skip
-    (HERE / f"{name}.json").write_text(json.dumps(stages, indent=1) + "\n")
-    return 0
+Job = tuple[Script, str]
 
 
-def check_stages(rows: Sequence[Any], waits: list[float]) -> int:
-    """Check that every stage ran and was measured in every way, and waited as expected; return an exit
-    status."""
-    import _stages
+def breadth_first(lists: Sequence[Sequence[Job]]) -> list[Job]:
+    """Return the first job of each list, then the second of each, and so on."""
+    return [job for jobs in zip_longest(*lists) for job in jobs if job is not None]
 
-    print(EMULATED + _stages.table(rows))
-    waits_seen = [row.emulated for row in rows]
-    whole = all(row.step.median > 0 and row.light > 0 and row.heavy > 0 for row in rows)
-    priced = all(row.predicted > 0 for row, following in pairwise(rows) if row.emulated > following.emulated)
-    if waits_seen != waits:
-        print(f"waits {waits_seen}, and not {waits}", file=sys.stderr)
-    return 0 if waits_seen == waits and whole and priced else 1
+
+def pending(
+    scripts: Sequence[Script], alone: bool, wanted: Callable[[Script, str], bool], again: bool
+) -> list[Job]:
+    """Return the parts without a result, breadth first over the scripts."""
+    lists = []
+    for script in scripts:
+        names = script.alone if alone else script.together
+        results = {} if again else script.kept.results
+        lists.append([(script, name) for name in names if wanted(script, name) and name not in results])
+    return breadth_first(lists)
+
+
+def run_scripts(
+    scripts: Sequence[Script],
+    budget: float,
+    wanted: Callable[[Script, str], bool] = lambda script, name: True,
+    again: bool = False,
+    after: Callable[[], None] = lambda: None,
+    share: float = 1.0,
+) -> int:
+    """Run the parts without a result within `budget` seconds; return the exit status.
+
+    Those that time nothing come first, as many at once as there are cores, for at most `share` of the budget;
+    then those that need the machine for themselves, one by one. Sheets are written, and `after` is called,
+    between the two and after each part that runs alone. What is stopped is not lost: every result is kept.
+    """
+    began = time.monotonic()
+    problems: list[str] = []
+
+    def run_one(job: Job, end: float) -> None:
+        script, name = job
+        seconds = min(script.seconds * (SLOWDOWN if SELF_CHECK else 1), end - time.monotonic())
+        if seconds <= 0:
+            return
+        since = time.monotonic()
+        error = script.run_part(name, seconds)
+        now = time.monotonic()
+        line = f"{now - began:5.0f} s {script.name}: {name}: {now - since:.0f} s {error}"
+        print(line, file=sys.stderr, flush=True)
+
+    def write(some: Sequence[Script]) -> None:
+        for script in some:
+            try:
+                problems.extend(f"{script.name}: {problem}" for problem in script.write_sheet()[1])
+            except Exception:
+                problems.append(f"{script.name}: {traceback.format_exc(limit=-3)}")
+        after()
+
+    jobs = pending(scripts, False, wanted, again)
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 2)) as pool:
+        list(pool.map(lambda job: run_one(job, began + budget * share), jobs))
+    write([script for script in scripts if script.kept.results])
+    for job in pending(scripts, True, wanted, again):
+        run_one(job, began + budget)
+        if job[0].kept.results:
+            write([job[0]])
+    problems.clear()
+    write([script for script in scripts if script.kept.results])
+    print("\n".join(problems), file=sys.stderr)
+    left = [job for alone in (False, True) for job in pending(scripts, alone, wanted, False)]
+    return 1 if left or problems else 0

@@ -22,7 +22,7 @@ from typing import Any
 import _experiment
 import _sheet
 import torch
-from _experiment import Found
+from _experiment import Results
 
 CASES = _experiment.HERE.parent / "compiled_cases"
 KINDS = ("breaks", "lines", "recompiles", "functions", "graphs")
@@ -33,7 +33,7 @@ _OUTSIDE = re.compile(r"skipping cudagraph|cudagraph partition due to|, non-cuda
 _LOOP = "other = dict(number="
 
 
-def case(name: str) -> Found:
+def case(name: str) -> Results:
     """Return what the compiler logs of a script, and what is predicted."""
     module = _experiment.load_benchmark("compiled")
     real = module.log_of_compiler(CASES / f"{name}.py")
@@ -67,7 +67,7 @@ class Hints(logging.Handler):
                         logger.setLevel(logging.DEBUG)
 
 
-def skips_real(emulated: bool) -> Found:
+def skips_real(emulated: bool) -> Results:
     """Return inductor's messages for each function; without a GPU only one is compiled, for the CPU."""
     _experiment.add_tests_to_path()
     from capture.test_cudagraph_skips import SCRIPT
@@ -79,14 +79,14 @@ def skips_real(emulated: bool) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "functions.py"  # dynamo wants a file
         script.write_text(source)
-        space: Found = {"__name__": "functions", "__file__": str(script)}
+        space: Results = {"__name__": "functions", "__file__": str(script)}
         exec(compile(source, str(script), "exec"), space)
         space["other"] = {
             "number": torch.tensor(0.5),
             "number_right": torch.tensor(0.5, device=space["device"]),
         }
         names = [name for name, value in space.items() if hasattr(value, "_torchdynamo_orig_callable")]
-        logged: Found = {}
+        logged: Results = {}
         for name in ["number_right"] if emulated else names:
             hints.messages.clear()
             logged[name] = function_hints(name, space, hints)
@@ -97,7 +97,7 @@ def skips_real(emulated: bool) -> Found:
     return logged
 
 
-def function_hints(name: str, space: Found, hints: Hints) -> list[str]:
+def function_hints(name: str, space: Results, hints: Hints) -> list[str]:
     function, device = space[name], space["device"]
     try:
         for _ in range(3):  # warm-up, recording, replay
@@ -115,13 +115,13 @@ def function_hints(name: str, space: Found, hints: Hints) -> list[str]:
     return list(dict.fromkeys(hints.messages))
 
 
-def skips_predicted() -> Found:
+def skips_predicted() -> Results:
     _experiment.add_tests_to_path()
     from capture.test_cudagraph_skips import SCRIPT, compiled
 
     os.environ.update(_experiment.environment_without_gpu())
     script = SCRIPT.split("torch._inductor.config.triton.cudagraphs = True")[0]
-    predicted_skips: Found = {}
+    predicted_skips: Results = {}
     with tempfile.TemporaryDirectory() as folder:
         for compiled_function in compiled(Path(folder), script):
             name = (
@@ -133,7 +133,7 @@ def skips_predicted() -> Found:
     return predicted_skips
 
 
-def block(name: str, emulated: bool) -> Found:
+def block(name: str, emulated: bool) -> Results:
     """Return the error of a capture, and of its corrected twin."""
     _experiment.add_tests_to_path()
     from emulation.graphs.test_refused import CASES as BLOCKS_OF_TESTS
@@ -168,10 +168,10 @@ def part(name: str, emulated: bool) -> Any:
         return case(which)
     if kind == "block":
         return block(which, emulated)
-    return skips_predicted() if which == "predicted" else skips_real(emulated)
+    return skips_predicted() if kind == "predicted" else skips_real(emulated)
 
 
-def sheet(results: Found) -> tuple[str, list[str]]:
+def sheet(results: Results) -> tuple[str, list[str]]:
     module = _experiment.load_benchmark("compiled")
     cases = {name[5:]: result for name, result in results.items() if name.startswith("case ")}
     wrong = [f"{name} differs" for name, result in cases.items() if result["real"] != result["predicted"]]
@@ -182,7 +182,7 @@ def sheet(results: Found) -> tuple[str, list[str]]:
     ]
     columns = ["script", "breaks", "at lines", "recompilations", "of functions at", "graphs"]
     text += _sheet.table(columns, rows)
-    real, said = results.get("skips real"), results.get("skips predicted")
+    real, said = results.get("skips"), results.get("predicted skips")
     if real is not None and said is not None:
         rows = [
             [name, "; ".join(hints_real), "; ".join(said.get(name, []))] for name, hints_real in real.items()
@@ -207,24 +207,20 @@ def sheet(results: Found) -> tuple[str, list[str]]:
     return text, wrong
 
 
-def main() -> int:
-    self_check = "--self-check" in sys.argv
+def script() -> _experiment.Script:
     _experiment.add_tests_to_path()
     from emulation.graphs.test_refused import CASES as BLOCKS_OF_TESTS
 
-    blocks = BLOCKS if self_check else BLOCKS_OF_TESTS
-    scripts = FEW if self_check else sorted(path.stem for path in CASES.glob("*.py"))
-    groups = [
-        ([f"block {name}" for name in blocks], 8),
-        (["skips real", "skips predicted"], 2),
-        ([f"case {name}" for name in scripts], 8),
-    ]
-    return _experiment.Stage(
+    blocks = BLOCKS if _experiment.SELF_CHECK else list(BLOCKS_OF_TESTS)[:: _experiment.choose(1, 2)]
+    cases = FEW if _experiment.SELF_CHECK else sorted(path.stem for path in CASES.glob("*.py"))
+    cases = cases[:: _experiment.choose(1, 3)]
+    parts = [f"case {name}" for name in cases] + [f"block {name}" for name in blocks]
+    return _experiment.Script(
         __doc__, __file__, "Compiled code and CUDA graphs",
         "predicted by `gapless check`, which does not see the GPU; real: torch's own logs and errors",
-        groups, part, sheet, 200,
-    ).main()  # fmt: skip
+        part, sheet, ["skips", "predicted skips", *parts], seconds=150,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

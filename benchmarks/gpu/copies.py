@@ -21,15 +21,16 @@ import _experiment
 import _seen
 import _sheet
 import torch
-from _experiment import Found
+from _experiment import Results
 
-CYCLES = 40_000_000
-"""About 20 milliseconds."""
+CYCLES = 20_000_000
+"""About ten milliseconds: far more than any of the copies takes to be launched, or a small one to end."""
 STOOD = 0.5
 """A call that takes this share of the sleep has waited for it."""
 AWAKE = 0.005
 """Seconds; a device that sleeps less does not sleep, which tells nothing."""
 SIZES = {"4 B": 1, "64 KiB": 1 << 14, "1 MiB": 1 << 18, "64 MiB": 1 << 24}
+SHORT_SIZES = ("64 KiB", "64 MiB")
 DIRECTIONS = ("h2d", "d2h", "d2d")
 MEMORIES = ("pageable", "pinned")
 STRIDES = ("contiguous", "transposed", "converted")
@@ -65,7 +66,7 @@ def tensors(direction: str, memory: str, stride: str, count: int) -> tuple[torch
     return source, target
 
 
-def measure_copy(name: str, size: str, emulated: bool) -> Found:
+def measure_copy(name: str, size: str, emulated: bool) -> Results:
     direction, memory, blocking, stride, stream = name.split(" ")
     source, target = tensors(direction, memory, stride, SIZES[size])
     side = torch.cuda.Stream() if stream == "side" else torch.cuda.current_stream()
@@ -106,7 +107,7 @@ def seconds(call: Any) -> float:
 def part(name: str, emulated: bool) -> Any:
     """Measure every copy of one size; "predicted" on the emulated device."""
     way, _, size = name.partition(" ")
-    measurements: Found = {}
+    measurements: Results = {}
     with _experiment.device(emulated or way == "predicted"):
         for copy_name in names():
             try:
@@ -116,7 +117,7 @@ def part(name: str, emulated: bool) -> Any:
     return measurements
 
 
-def sheet(results: Found) -> tuple[str, list[str]]:
+def sheet(results: Results) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
     agreed = debug = total = 0
@@ -161,15 +162,15 @@ def sheet(results: Found) -> tuple[str, list[str]]:
     return text + _sheet.table([*columns, "µs of the call", "GB/s"], rows), wrong
 
 
-def main() -> int:
-    sizes = list(SIZES)[:2] if "--self-check" in sys.argv else list(SIZES)
-    groups = [([f"{way} {size}" for size in sizes], n) for way, n in (("predicted", 4), ("measured", 1))]
-    return _experiment.Stage(
+def script() -> _experiment.Script:
+    sizes = SHORT_SIZES if _experiment.SHORT else list(SIZES)
+    sizes = sizes[:2] if _experiment.SELF_CHECK else sizes
+    return _experiment.Script(
         __doc__, __file__, "Copies",
         f"each behind {CYCLES:,} cycles of sleep in its stream; no managed memory: torch makes none",
-        groups, part, sheet, 90,
-    ).main()  # fmt: skip
+        part, sheet, [f"predicted {size}" for size in sizes], [f"measured {size}" for size in sizes], 90,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,19 @@ import _sheet
 import _sizes
 import _steps
 import torch
-from _experiment import HERE, Found
+from _experiment import HERE, Results
 
 WARM_UP, TIMED = 3, 5
+SHORT_CASES = ("resnet50", "gpt2", "llama-1b")
 GIB = 1 << 30
 SCRIPT = HERE / "_sizes.py"
-GPU = "H100"
-"""Emulated in a self-check."""
-
-
-def name_of_gpu() -> str:
-    return torch.cuda.get_device_name() if _experiment.REAL else GPU
 
 
 def words(case: str, small: bool) -> list[str]:
     return [case, "--steps", str(WARM_UP + TIMED), *(["--small"] if small else [])]
 
 
-def predict(case: str, small: bool, gpu: str) -> Found:
+def predict(case: str, small: bool, gpu: str) -> Results:
     """Return what the check predicts: milliseconds of a step with the interval, bytes, calls."""
     from gapless.analyze.reports import report
     from gapless.memory.report import ReportOptions
@@ -70,7 +66,7 @@ def predict(case: str, small: bool, gpu: str) -> Found:
     }
 
 
-def measure(case: str, small: bool) -> Found:
+def measure(case: str, small: bool) -> Results:
     """Run the script on the device; return its step time and the allocator's counters."""
     if not small:
         torch.cuda.reset_peak_memory_stats()
@@ -88,15 +84,15 @@ def measure(case: str, small: bool) -> Found:
 def part(name: str, emulated: bool) -> Any:
     way, case = name.split(" ")
     if way == "predicted":
-        return predict(case, emulated, name_of_gpu())
+        return predict(case, emulated, _experiment.gpu_name())
     with _experiment.device(emulated, dry=True):
         return measure(case, emulated)
 
 
-def sheet(results: Found) -> tuple[str, list[str]]:
+def sheet(results: Results) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
-    for case in _sizes.CASES:
+    for case in cases():
         said, real = results.get(f"predicted {case}"), results.get(f"measured {case}")
         if said is None or real is None:
             wrong.append(f"{case} was not looked at in both ways")
@@ -117,17 +113,18 @@ def sheet(results: Found) -> tuple[str, list[str]]:
     return _sheet.table(columns, rows), wrong
 
 
-def main() -> int:
-    groups = [
-        ([f"{way} {case}" for case in _sizes.CASES], n) for way, n in (("predicted", 5), ("measured", 1))
-    ]
-    return _experiment.Stage(
+def cases() -> Sequence[str]:
+    return SHORT_CASES if _experiment.SHORT else _sizes.CASES
+
+
+def script() -> _experiment.Script:
+    return _experiment.Script(
         __doc__, __file__, "Dry runs at real size, and the GPU",
         f"{WARM_UP} steps of warm-up, {TIMED} timed, device synchronized at both ends; peaks of the whole "
         "run; predicted by `gapless check --dry --memory --gpu` with this GPU's name, not seeing the GPU",
-        groups, part, sheet, 150,
-    ).main()  # fmt: skip
+        part, sheet, [f"predicted {case}" for case in cases()], [f"measured {case}" for case in cases()], 150,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

@@ -20,11 +20,13 @@ import _experiment
 import _seen
 import _sheet
 import torch
-from _experiment import Found
+from _experiment import Results
 from torch import Tensor, nn
 from torch.nn import functional
 
 Step = Callable[[], object]
+BLOCKS = _experiment.choose((21, 20), (9, 10))
+"""Blocks of each version, and steps of a block."""
 SIZE, SMALL = 1024, 32
 """Features of a layer; those in a self-check."""
 
@@ -134,7 +136,7 @@ CASES: dict[str, tuple[str, Callable[[Setting], object], Callable[[Setting], obj
 
 def in_turn(steps: list[Step], small: bool) -> list[float]:
     """Return the median milliseconds of each step, and the interval of their differences (10 % to 90 %)."""
-    rounds, block = (2, 1) if small else (21, 20)
+    rounds, block = (2, 1) if small else BLOCKS
     taken: list[list[float]] = [[] for _ in steps]
     for turn in range(rounds + 1):
         for own, step in zip(taken, steps, strict=True):
@@ -149,7 +151,7 @@ def in_turn(steps: list[Step], small: bool) -> list[float]:
     return [*map(statistics.median, taken), gains[len(gains) // 10], gains[-1 - len(gains) // 10]]
 
 
-def both(steps: list[Step], small: bool) -> Found:
+def both(steps: list[Step], small: bool) -> Results:
     """Return times and waits of two versions, or how they failed."""
     try:
         return {"times": in_turn(steps, small), "waits": [_seen.count_waits(step) for step in steps]}
@@ -157,8 +159,8 @@ def both(steps: list[Step], small: bool) -> Found:
         return {"failed": f"{type(error).__name__}: {str(error)[:120]}"}
 
 
-def fixes(small: bool) -> Found:
-    outcomes: Found = {}
+def fixes(small: bool) -> Results:
+    outcomes: Results = {}
     for name, (_, wrong, right) in CASES.items():
         setting = Setting(SMALL if small else SIZE)
         steps: list[Step] = [lambda version=version, s=setting: version(s) for version in (wrong, right)]
@@ -166,7 +168,7 @@ def fixes(small: bool) -> Found:
     return outcomes
 
 
-def predict(name: str, gpu: str, size: int) -> Found:
+def predict(name: str, gpu: str, size: int) -> Results:
     """Return the waits of both versions, and the predicted gain (ms) of removing those of the first."""
     from gapless.analyze.estimate.estimate import estimate
     from gapless.analyze.reports import report
@@ -175,7 +177,7 @@ def predict(name: str, gpu: str, size: int) -> Found:
     from gapless.emulation.options import EmulatorOptions
 
     _, wrong, right = CASES[name]
-    prediction: Found = {"waits": [], "steps": []}
+    prediction: Results = {"waits": [], "steps": []}
     for version in (wrong, right):
         with Emulator(EmulatorOptions(gpu=gpu, programme=True)) as emulator:
             setting = Setting(size)
@@ -195,11 +197,11 @@ def predict(name: str, gpu: str, size: int) -> Found:
     return prediction
 
 
-def operations(small: bool) -> Found:
+def operations(small: bool) -> Results:
     """Compare each operation of gapless.ops with the line it replaces, forward and backward."""
     module = _experiment.load_benchmark("ops")
-    outcomes: Found = {}
-    for case in module.CASES[::6] if small else module.CASES:
+    outcomes: Results = {}
+    for case in module.CASES[::6] if small else module.CASES[:: _experiment.choose(1, 3)]:
         for density in (0.1, 0.9) if case.masked else (0.5,):
             data = module.Data(64 if small else 65_536, density, "cuda")
             calls = (case.theirs, case.ours)
@@ -213,13 +215,12 @@ def operations(small: bool) -> Found:
 def part(name: str, emulated: bool) -> Any:
     way, _, which = name.partition(" ")
     if way == "predicted":
-        gpu = torch.cuda.get_device_name() if _experiment.REAL else "H100"
-        return predict(which, gpu, SMALL if emulated else SIZE)
+        return predict(which, _experiment.gpu_name(), SMALL if emulated else SIZE)
     with _experiment.device(emulated):
         return (operations if way == "operations" else fixes)(emulated)
 
 
-def sheet(results: Found) -> tuple[str, list[str]]:
+def sheet(results: Results) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
     for name, real in results.get("fixes", {}).items():
@@ -249,14 +250,15 @@ def sheet(results: Found) -> tuple[str, list[str]]:
     return text + "".join(f"\n- {problem}\n" for problem in wrong), wrong
 
 
-def main() -> int:
-    return _experiment.Stage(
+def script() -> _experiment.Script:
+    rounds, block = BLOCKS
+    return _experiment.Script(
         __doc__, __file__, "What fixes gain on a GPU",
-        "before and after in turn, 21 blocks of 20 steps, medians, and what four in five differences are; "
-        "65,536 rows for operations, forward and backward",
-        [([f"predicted {name}" for name in CASES], 8), (["fixes", "operations"], 1)], part, sheet, 100,
-    ).main()  # fmt: skip
+        f"before and after in turn, {rounds} blocks of {block} steps, medians, and what four in five "
+        "differences are; 65,536 rows for operations, forward and backward",
+        part, sheet, [f"predicted {name}" for name in CASES], ["fixes", "operations"], 100,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

@@ -19,6 +19,7 @@ import _experiment
 import _sheet
 import _stages
 import torch
+from _experiment import Results
 from torch import Tensor, nn
 
 import gapless
@@ -27,6 +28,7 @@ from gapless.emulation.emulator import Emulator
 from gapless.prove.timing import median_interval
 
 CLASSES, BATCH, BATCHES = 10, 64, 20
+ROUNDS = _experiment.choose(15, 5)
 
 
 def make_metrics(device: str) -> Any:
@@ -99,7 +101,22 @@ def capture(training: Training) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def self_check() -> int:
+def part(name: str, emulated: bool) -> Any:
+    """Return how far the metrics are off, and the milliseconds of an eager and of a replayed step."""
+    if emulated:
+        return {"apart": run_emulated()}
+    training = Training("cuda")
+    graph = capture(training)
+    apart = run(training, graph.replay)
+    eager = Training("cuda")
+    samples = _stages.in_turn([eager.step, graph.replay], rounds=ROUNDS, block=50)
+    intervals = [median_interval(seconds) for seconds in samples]
+    times = [[1e3 * seconds for seconds in (each.median, each.low, each.high)] for each in intervals]
+    return {"apart": apart, "times": times}
+
+
+def run_emulated() -> float:
+    """Run the step on the emulated device where every wait is an error; return how far metrics are off."""
     with Emulator():
         training = Training("cuda")
         training.step()
@@ -108,39 +125,30 @@ def self_check() -> int:
             with gapless.no_waits():
                 training.step()
 
-        apart = run(training, step)
-    print(f"{BATCHES} steps without a wait; metrics differ from those of the CPU by {apart:.1e} at most")
-    return 0 if apart < 1e-6 else 1
+        return run(training, step)
 
 
-def main() -> int:
-    options = _experiment.parser(__doc__).parse_args()
-    if options.self_check:
-        return self_check()
-    if not _experiment.REAL:
-        return _experiment.no_gpu()
-    training = Training("cuda")
-    graph = capture(training)
-    apart = run(training, graph.replay)
-    eager = Training("cuda")
-    times = [
-        median_interval(samples)
-        for samples in _stages.in_turn([eager.step, graph.replay], rounds=15, block=50)
-    ]
+def sheet(results: Results) -> tuple[str, list[str]]:
+    if "step" not in results:
+        return "", []
+    apart, times = results["step"]["apart"], results["step"].get("times", [])
     rows: list[list[object]] = [
-        [name, f"{1e3 * interval.median:.3f}", f"{1e3 * interval.low:.3f} to {1e3 * interval.high:.3f}"]
-        for name, interval in zip(("eager", "graph"), times, strict=True)
+        [name, f"{median:.3f}", f"{low:.3f} to {high:.3f}"]
+        for name, (median, low, high) in zip(("eager", "graph"), times, strict=bool(times))
     ]
-    method = (
-        f"forward, backward, SGD and four metrics of {BATCH} samples; {BATCHES} batches "
-        "compared with the CPU; 750 steps each, in blocks of 50, in turn"
-    )
     text = f"Largest difference of a metric from the CPU's: {apart:.1e}\n\n"
     text += _sheet.table(["step", "ms", "between"], rows)
-    title = "A training step with metrics as a CUDA graph"
-    print(_experiment.keep("graphs", title, method, text, False))
-    return 0 if apart < 1e-6 else 1
+    return text, [] if apart < 1e-6 else [f"metrics differ by {apart:.1e}"]
+
+
+def script() -> _experiment.Script:
+    return _experiment.Script(
+        __doc__, __file__, "A training step with metrics as a CUDA graph",
+        f"forward, backward, SGD and four metrics of {BATCH} samples; {BATCHES} batches compared with the "
+        f"CPU; {50 * ROUNDS} steps each, in blocks of 50, in turn",
+        part, sheet, alone=["step"], seconds=60,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

@@ -22,7 +22,7 @@ from typing import Any
 import _experiment
 import _seen
 import _sheet
-from _experiment import ROOT, Found
+from _experiment import ROOT, Results
 
 EXAMPLES = {
     "examples/metrics/naive.py": ["--average", "macro"],
@@ -37,6 +37,8 @@ EXAMPLES = {
 FIELD = ROOT / "tests" / "field" / "scripts"
 TWO_GPUS = ("multi_gpu_model_parallel",)
 ONE_RANK = ("ddp", "fsdp2")
+SOME = ("contrastive", "detection_like", "gan", "gnn", "mnist_like", "ppo", "reinforce", "rnn_lm")
+"""Field scripts of the short form."""
 SMALL = ("examples/segmentation/original.py", "tests/field/scripts/gan.py", "tests/field/scripts/ddp.py",
          "tests/field/scripts/transformer_gpt.py")  # fmt: skip
 """Run by the self-check."""
@@ -47,6 +49,7 @@ MAX_PROFILE_BYTES = 400 << 20
 def scripts() -> dict[str, list[str]]:
     """Return each script with its arguments."""
     field = sorted(path for path in FIELD.glob("*.py") if path.stem not in TWO_GPUS)
+    field = [path for path in field if not _experiment.SHORT or path.stem in SOME]
     return EXAMPLES | {path.relative_to(ROOT).as_posix(): [] for path in field}
 
 
@@ -113,7 +116,7 @@ def on_paper(path: Path) -> None:
     path.write_text(json.dumps(document))
 
 
-def compare(results: Found, way: str, which: int) -> tuple[list[list[object]], int, int, int]:
+def compare(results: Results, way: str, which: int) -> tuple[list[list[object]], int, int, int]:
     """Return the rows that differ from the prediction, and the numbers of places seen, predicted, and
     both."""
     rows: list[list[object]] = []
@@ -136,7 +139,7 @@ def compare(results: Found, way: str, which: int) -> tuple[list[list[object]], i
     return rows, waiting, said, both
 
 
-def sheet(results: Found) -> tuple[str, list[str]]:
+def sheet(results: Results) -> tuple[str, list[str]]:
     text, wrong = "", []
     ways = (("debug", "Debug mode", "line"), ("profile", "The driver", "function"))
     for which, (way, title, unit) in enumerate(ways):
@@ -151,15 +154,15 @@ def sheet(results: Found) -> tuple[str, list[str]]:
     return text + f"Not run: {', '.join(TWO_GPUS)}, which needs two GPUs.\n", wrong
 
 
-def main() -> int:
-    names = list(SMALL if "--self-check" in sys.argv else scripts())
-    groups = [([f"{way} {name}" for name in names], 8) for way in ("predicted", "debug", "profile")]
-    return _experiment.Stage(
+def script() -> _experiment.Script:
+    names = list(SMALL if _experiment.SELF_CHECK and not _experiment.SHORT else scripts())
+    return _experiment.Script(
         __doc__, __file__, "Lines that wait",
         "each script three times: debug mode, profiler with the driver's synchronization events, prediction",
-        groups, part, sheet, 100,
-    ).main()  # fmt: skip
+        part, sheet, [f"{way} {name}" for name in names for way in ("debug", "profile", "predicted")],
+        seconds=100,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

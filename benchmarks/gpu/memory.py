@@ -9,12 +9,13 @@ on images of one size, and the segmentation network on images of changing sizes,
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import _experiment
 import torch
+from _experiment import Results
 from torch import nn
 
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:8")
@@ -35,8 +36,10 @@ def make_workload(workload: str) -> tuple[nn.Module, list[tuple[int, ...]]]:
     return network(10), [(8, 3, 64 + 32 * (step * 5 % 7), 256) for step in range(STEPS)]
 
 
-def record(workload: str, target: Path) -> None:
-    """Run the first steps of a workload and dump the allocator's history."""
+def record(workload: str, settings: str, target: Path) -> None:
+    """Run the first steps of a workload under the allocator's `settings` and dump its history."""
+    if settings:
+        torch.cuda.memory._set_allocator_settings(settings)
     torch.manual_seed(0)
     torch.cuda.memory._record_memory_history(max_entries=1_000_000)
     network, shapes = make_workload(workload)
@@ -50,55 +53,49 @@ def record(workload: str, target: Path) -> None:
     torch.cuda.memory._dump_snapshot(str(target))
 
 
-def record_all(folder: Path) -> None:
-    """Record every workload under every setting, each in a process."""
-    for workload in WORKLOADS:
-        for number, settings in enumerate(SETTINGS):
-            target = folder / f"{workload}-{number}.pickle"
-            print(f"recording {workload} with {settings or 'default settings'}", file=sys.stderr)
-            environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings}
-            command = [sys.executable, __file__, "--record", workload, "--into", str(target)]
-            if error := _experiment.run(command, 60, env=environment):
-                print(f"{target.stem}: {error}", file=sys.stderr)
+def part(name: str, emulated: bool) -> Any:
+    """Record a workload under one of the settings (``resnet 1``); return the name of the snapshot."""
+    workload, number = name.split(" ")
+    with _experiment.kept("snapshots", emulated) as folder:
+        target = folder / f"{workload}-{number}.pickle"
+        if emulated:
+            make_up_snapshot(workload, target)
+            return _experiment.load_benchmark("memory").compare_snapshots(folder)[0]
+        record(workload, SETTINGS[int(number)], target)
+    return target.name
 
 
-def make_up_snapshot(folder: Path) -> None:
-    """Write a made-up snapshot in the viewer's format, and check that the workloads run."""
+def make_up_snapshot(workload: str, target: Path) -> None:
+    """Write a made-up snapshot in the viewer's format, and check that the workload runs."""
     import pickle
 
     from gapless.memory.export import ExportingSimulation
 
-    for workload in WORKLOADS:
-        network, shapes = make_workload(workload)
-        for shape in shapes[:2]:
-            network.to("meta")(torch.empty(shape, device="meta")).mean().backward()
+    network, shapes = make_workload(workload)
+    for shape in shapes[:2]:
+        network.to("meta")(torch.empty(shape, device="meta")).mean().backward()
     written = ExportingSimulation(_experiment.load_benchmark("memory").training(2_000))
     written.go()
-    (folder / "made-up.pickle").write_bytes(pickle.dumps(written.snapshot()))
+    target.write_bytes(pickle.dumps(written.snapshot()))
 
 
-def main() -> int:
-    options_of = _experiment.parser(__doc__)
-    options_of.add_argument("--record", choices=WORKLOADS, help="record this workload only")
-    options_of.add_argument("--into", type=Path, help="… into this file")
-    options = options_of.parse_args()
-    if options.record:
-        record(options.record, options.into)
-        return 0
-    if not options.self_check and not _experiment.REAL:
-        return _experiment.no_gpu()
-    with _experiment.kept("snapshots", options.self_check) as folder:
-        (make_up_snapshot if options.self_check else record_all)(folder)
-        table, exact = _experiment.load_benchmark("memory").compare_snapshots(folder)
-    method = (
+def sheet(results: Results) -> tuple[str, list[str]]:
+    if _experiment.SELF_CHECK:
+        return "".join(results.values()), []
+    table, exact = _experiment.load_benchmark("memory").compare_snapshots(_experiment.KEPT / "snapshots")
+    return table, [] if exact else ["a replay differs from what was recorded"]
+
+
+def script() -> _experiment.Script:
+    settings = ", ".join(text or "default" for text in SETTINGS)
+    return _experiment.Script(
+        __doc__, __file__, "The allocator on a real GPU, replayed",
         f"{STEPS} first steps, recorded from an empty allocator, each setting in a process of its own; "
-        f"settings in order: {', '.join(settings or 'default' for settings in SETTINGS)}; predicted / "
-        "recorded"
-    )
-    title = "The allocator on a real GPU, replayed"
-    print(_experiment.keep("memory", title, method, table, options.self_check))
-    return 0 if exact else 1
+        f"settings in order: {settings}; predicted / recorded",
+        part, sheet, [f"{workload} {number}" for number in range(len(SETTINGS)) for workload in WORKLOADS],
+        seconds=60,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

@@ -23,7 +23,7 @@ import _experiment
 import _seen
 import _sheet
 import torch
-from _experiment import Found
+from _experiment import Results
 from torch import nn
 
 STEPS = ("profile", "guards", "annotate", "lightning", "huggingface")
@@ -69,9 +69,9 @@ def seconds(step: Step, block: int) -> float:
     return (time.perf_counter() - began) / block
 
 
-def in_turn(ways: dict[str, Step], small: bool) -> Found:
+def in_turn(ways: dict[str, Step], small: bool) -> Results:
     """Return the microseconds per step of each, and the median ratio to the first, block by block."""
-    rounds, block = (2, 1) if small else (25, 20)
+    rounds, block = (2, 1) if small else _experiment.choose((25, 20), (9, 20))
     for step in ways.values():
         seconds(step, 1 if small else 10)
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -88,7 +88,7 @@ def in_turn(ways: dict[str, Step], small: bool) -> Found:
     }
 
 
-def profile(small: bool) -> Found:
+def profile(small: bool) -> Results:
     """Time steps while `gapless.profile` waits for its window, in it without stacks and with, and after
     it."""
     from gapless.analyze.run.boundary import StepEnds
@@ -128,7 +128,7 @@ def profile(small: bool) -> Found:
     }
 
 
-def guards(small: bool) -> Found:
+def guards(small: bool) -> Results:
     import gapless
 
     step = training(32 if small else 128)
@@ -140,7 +140,7 @@ def guards(small: bool) -> Found:
     return in_turn({"plain": step, "`no_waits()` around each step": guarded}, small)
 
 
-def annotate(small: bool) -> Found:
+def annotate(small: bool) -> Results:
     """Time `gapless.annotate` on the network, outside a profile."""
     import gapless
 
@@ -151,7 +151,7 @@ def annotate(small: bool) -> Found:
     return plain | {"annotated, no profile": [labelled, labelled / plain["plain"][0]]}
 
 
-def time_fit(trainer: Callable[[list[Any]], None], callback: Callable[[], Any], small: bool) -> Found:
+def time_fit(trainer: Callable[[list[Any]], None], callback: Callable[[], Any], small: bool) -> Results:
     """Return the microseconds of a trainer's step with a callback that only waits, and without."""
     taken: dict[str, list[float]] = {"plain": [], "GaplessCallback, waiting": []}
     for _ in range(1 if small else 4):
@@ -166,7 +166,7 @@ def time_fit(trainer: Callable[[list[Any]], None], callback: Callable[[], Any], 
 
 
 def trainer_steps(small: bool) -> int:
-    return 4 if small else 300
+    return 4 if small else _experiment.choose(300, 100)
 
 
 class Data(torch.utils.data.Dataset[Any]):
@@ -185,7 +185,7 @@ class Data(torch.utils.data.Dataset[Any]):
         return {"x": x, "labels": label} if self.keyed else (x, label)
 
 
-def lightning(small: bool) -> Found:
+def lightning(small: bool) -> Results:
     try:
         library = importlib.import_module("lightning.pytorch")
     except ModuleNotFoundError:
@@ -217,7 +217,7 @@ def lightning(small: bool) -> Found:
     )
 
 
-def huggingface(small: bool) -> Found:
+def huggingface(small: bool) -> Results:
     from transformers import Trainer, TrainingArguments
 
     from gapless.integrations.huggingface import GaplessCallback
@@ -258,10 +258,10 @@ def kernels(call: Step, real: bool) -> int:
     return sum(event.device_type == DeviceType.CUDA for event in profiler.events())
 
 
-def metrics(classes: int, small: bool) -> Found:
+def metrics(classes: int, small: bool) -> Results:
     """Return each library's launches, waits, CPU time and GPU time for an update of five metrics."""
     module = _experiment.load_benchmark("metric_launches")
-    results_of: Found = {}
+    results_of: Results = {}
     for name, make in module.FIVE.items():
         try:
             update, compute, reset = make(classes)
@@ -301,7 +301,7 @@ def part(name: str, emulated: bool) -> Any:
         return globals()[name](emulated)
 
 
-def sheet(results: Found) -> tuple[str, list[str]]:
+def sheet(results: Results) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
     for name in STEPS:
@@ -323,13 +323,13 @@ def sheet(results: Found) -> tuple[str, list[str]]:
     return text, wrong
 
 
-def main() -> int:
-    return _experiment.Stage(
+def script() -> _experiment.Script:
+    return _experiment.Script(
         __doc__, __file__, "What Gapless costs on a GPU",
         "medians; steps in blocks of 20, in turn, the device synchronized at both ends of a block",
-        [((*STEPS, *(f"metrics {classes}" for classes in CLASSES)), 1)], part, sheet, 100,
-    ).main()  # fmt: skip
+        part, sheet, alone=[*(f"metrics {classes}" for classes in CLASSES), *STEPS], seconds=100,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

@@ -27,7 +27,7 @@ import _seen
 import _sheet
 import _steps
 import torch
-from _experiment import KEPT, ROOT, Found
+from _experiment import KEPT, ROOT, Results
 
 FULL = ["--size", "224", "--batch", "128", "--classes", "1000", "--average", "macro"]
 """The sizes of the metric experiment; the emulated device keeps to the examples' own small ones."""
@@ -133,7 +133,7 @@ def compare(before: str, after: str, seconds: tuple[float, float]) -> list[objec
     ]
 
 
-def sheet(results: Found) -> tuple[str, list[str]]:
+def sheet(results: Results) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     for before, after in pairwise(STAGES):
         needed = [f"{way} {stage}" for way in ("profile", "time") for stage in (before, after)]
@@ -150,16 +150,16 @@ def sheet(results: Found) -> tuple[str, list[str]]:
     return text, []
 
 
-def main() -> int:
-    stages = STAGES[4:6] if "--self-check" in sys.argv else STAGES
-    return _experiment.Stage(
+def script() -> _experiment.Script:
+    stages = STAGES[4:6] if _experiment.SELF_CHECK else STAGES
+    parts = [f"{way} {stage}" for stage in stages for way in ("profile", "time")]
+    return _experiment.Script(
         __doc__, __file__, "Predicted and measured gains",
         f"profiles of {ACTIVE} steps after {WARM_UP}, with stacks, shapes and synchronization events; times "
         f"of {TIMED} steps without the profiler; predicted: the replay without the waits that the next lacks",
-        [([f"{way} {stage}" for stage in stages for way in ("profile", "time")], 1), (["evidence"], 1)],
-        part, sheet, 60,
-    ).main()  # fmt: skip
+        part, sheet, alone=[*parts, "evidence"], seconds=60,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

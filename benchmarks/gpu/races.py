@@ -17,7 +17,7 @@ from typing import Any
 import _experiment
 import _sheet
 import torch
-from _experiment import Found
+from _experiment import Results
 
 TIMES = 5
 N = 1 << 20
@@ -241,7 +241,7 @@ def part(name: str, emulated: bool) -> Any:
     function = CASES[which][1]
     if way == "predicted":
         return rules(function)
-    results_of: Found = {}
+    results_of: Results = {}
     with _experiment.device(emulated):
         function(True)  # kernels are loaded, and memory is there
         for version in ("wrong", "right"):
@@ -252,12 +252,12 @@ def part(name: str, emulated: bool) -> Any:
     return results_of
 
 
-def rules(function: Case) -> Found:
+def rules(function: Case) -> Results:
     """Return the rules found in both versions without a GPU."""
     import gapless
     from gapless.analyze.findings.race_findings import findings
 
-    codes: Found = {}
+    codes: Results = {}
     for version in ("wrong", "right"):
         SIDE.clear()
         with gapless.emulate() as emulated:
@@ -266,7 +266,7 @@ def rules(function: Case) -> Found:
     return codes
 
 
-def sheet(results: Found) -> tuple[str, list[str]]:
+def sheet(results: Results) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
     wrong = []
     for name, (rule, _) in CASES.items():
@@ -289,18 +289,15 @@ def sheet(results: Found) -> tuple[str, list[str]]:
     return _sheet.table(columns, rows), wrong
 
 
-def main() -> int:
-    measured = list(CASES)[::4] if "--self-check" in sys.argv else list(CASES)
-    groups = [
-        ([f"predicted {name}" for name in CASES], 8),
-        ([f"measured {name}" for name in measured], 4),
-    ]
-    return _experiment.Stage(
+def script() -> _experiment.Script:
+    measured = list(CASES)[::4] if _experiment.SELF_CHECK else list(CASES)
+    names = [f"measured {name}" for name in measured] + [f"predicted {name}" for name in CASES]
+    return _experiment.Script(
         __doc__, __file__, "Races on a GPU",
         f"{TIMES} runs of each version, {CYCLES:,} cycles of sleep on the stream that is not waited for",
-        groups, part, sheet, 60,
-    ).main()  # fmt: skip
+        part, sheet, names, seconds=60,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())

@@ -26,9 +26,12 @@ import _seen
 import _sheet
 import op_db
 import torch
-from _experiment import Found
+from _experiment import Results
 
-SAMPLES = 4
+SAMPLES = _experiment.choose(4, 2)
+"""Of each entry."""
+SHARDS = 4
+"""Processes that share the entries."""
 CYCLES = 20_000_000
 """About ten milliseconds."""
 AWAKE = 0.005
@@ -38,10 +41,10 @@ SOME = ("a", "b", "index", "linalg.inv", "masked", "nn.functional.ctc", "nonzero
 Counts = dict[str, int]
 
 
-def calls(emulated: bool) -> list[Any]:
-    """Return the cases of the first dtype of each entry."""
+def calls(emulated: bool, shard: int) -> list[Any]:
+    """Return the cases of the first dtype of each entry of a shard."""
     cases_found = []
-    for op in op_db.op_db:
+    for op in op_db.op_db[shard::SHARDS]:
         if emulated and not op.name.startswith(SOME):
             continue
         try:
@@ -52,10 +55,10 @@ def calls(emulated: bool) -> list[Any]:
     return cases_found
 
 
-def over_all(emulated: bool, look: Callable[[Callable[[], None]], int]) -> Counts:
+def over_all(emulated: bool, shard: int, look: Callable[[Callable[[], None]], int]) -> Counts:
     """Return what `look` returns for each call; -1 if the call fails. A first run warms up."""
     counts: Counts = {}
-    for case in calls(emulated):
+    for case in calls(emulated, shard):
         try:
             prepare(case)()
             call = prepare(case)
@@ -106,11 +109,11 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def evidence(emulated: bool) -> int:
-    """Profile all calls with shapes; return the number of rows of `gapless trace --evidence`, which are
-    kept."""
+def evidence(emulated: bool, shard: int) -> int:
+    """Profile a shard's calls with shapes; return the number of rows of `gapless trace --evidence`, which
+    are kept."""
     with _seen.profiler(not emulated, record_shapes=True, stacks=False) as profiler:
-        for case in calls(emulated):
+        for case in calls(emulated, shard):
             try:
                 call = prepare(case)
                 with torch.profiler.record_function(str(case)):
@@ -119,7 +122,7 @@ def evidence(emulated: bool) -> int:
                 continue
         torch.cuda.synchronize()
     with _experiment.kept("evidence", emulated) as folder:
-        target = folder / "op_db.tsv"
+        target = folder / f"op_db-{shard}.tsv"
         with tempfile.TemporaryDirectory() as temporary:
             trace = str(Path(temporary) / "op_db.json")
             profiler.export_chrome_trace(trace)
@@ -129,10 +132,17 @@ def evidence(emulated: bool) -> int:
 
 
 def part(name: str, emulated: bool) -> Any:
-    with _experiment.device(emulated or name == "predicted"):
-        if name == "evidence":
-            return evidence(emulated)
-        return over_all(emulated, QueueProbe() if name == "stood" else _seen.count_waits)
+    way, shard = name.split(" ")
+    with _experiment.device(emulated or way == "predicted"):
+        if way == "evidence":
+            return evidence(emulated, int(shard))
+        return over_all(emulated, int(shard), QueueProbe() if way == "queued" else _seen.count_waits)
+
+
+def joined(results: Results, way: str) -> Counts | None:
+    """Return the counts of all shards that were run; None if none was."""
+    shards = [counts for name, counts in results.items() if name.startswith(f"{way} ")]
+    return {name: count for counts in shards for name, count in counts.items()} if shards else None
 
 
 def compare(real: Counts, predicted: Counts) -> tuple[str, list[str]]:
@@ -156,32 +166,34 @@ def compare(real: Counts, predicted: Counts) -> tuple[str, list[str]]:
     return text + _sheet.table(["call", "GPU", "predicted"], misses) + "\n", wrong
 
 
-def sheet(results: Found) -> tuple[str, list[str]]:
+def sheet(results: Results) -> tuple[str, list[str]]:
     text, wrong = "", []
-    said = results.get("predicted")
-    if said is not None and "real" in results:
-        comparison, wrong = compare(results["real"], said)
+    said, real, queued = (joined(results, way) for way in ("predicted", "real", "queued"))
+    if said is not None and real is not None:
+        comparison, wrong = compare(real, said)
         text += f"## By debug mode\n\n{comparison}"
-    if said is not None and "stood" in results:
+    if said is not None and queued is not None:
         flags = {name: min(waits, 1) for name, waits in said.items()}
-        comparison, _ = compare(results["stood"], flags)
+        comparison, _ = compare(queued, flags)
         text += f"## By the clock: whether the call waits for work before it\n\n{comparison}"
-    if "evidence" in results:
-        text += f"`gapless trace --evidence` gives {results['evidence']} rows of the calls' profile.\n"
-    if results.get("evidence", 1) < 1:
-        wrong.append("no evidence")
-    if _experiment.REAL and "real" in results:
-        (_experiment.HERE / "waits.json").write_text(json.dumps(results["real"], indent=0) + "\n")
+    rows = [count for name, count in results.items() if name.startswith("evidence ")]
+    if rows:
+        text += f"`gapless trace --evidence` gives {sum(rows)} rows of the calls' profiles.\n"
+        wrong += [] if sum(rows) else ["no evidence"]
+    if real is not None and not _experiment.SELF_CHECK:
+        (_experiment.HERE / "waits.json").write_text(json.dumps(real, indent=0) + "\n")
     return text, wrong
 
 
-def main() -> int:
-    return _experiment.Stage(
+def script() -> _experiment.Script:
+    shards = range(SHARDS)
+    return _experiment.Script(
         __doc__, __file__, "The table of waits against a real GPU",
         f"op_db, first type of each entry, {SAMPLES} samples, forward and backward, second run of two",
-        [(["real", "predicted"], 2), (["stood"], 1), (["evidence"], 1)], part, sheet, 200,
-    ).main()  # fmt: skip
+        part, sheet, [f"{way} {shard}" for way in ("real", "predicted", "evidence") for shard in shards],
+        [f"queued {shard}" for shard in shards], 150,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script().main())
