@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import shutil
 import signal
 import stat
@@ -247,7 +246,7 @@ def _open_descriptor(target: _OutputTarget) -> int:
 @contextmanager
 def _temporary_file(target: _OutputTarget, ending: str = "") -> Iterator[str]:
     """Create an empty file, beside the target if possible; it is removed when the block ends."""
-    name = f".gapless-{secrets.token_hex(8)}.part{ending}"
+    name = f".gapless-{os.urandom(8).hex()}.part{ending}"
     beside = tempfile.gettempdir() if target.is_streamed else os.path.dirname(target.file)
     part = os.path.join(beside, name)
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0)

@@ -93,8 +93,10 @@ class ReplayModel(Dependences):
         for begin in range(0, len(changes), most):
             part = changes[begin : begin + most]
             weights_of = [self._weights(change) for change in part]
-            pairs = [self.program.by_position(weights.to_a, weights.to_b) for weights in weights_of]
-            to_a, to_b = (np.stack(columns, axis=1) for columns in zip(*pairs, strict=True))
+            to_a, to_b = self.program.by_position(
+                np.stack([weights.to_a for weights in weights_of], axis=1),
+                np.stack([weights.to_b for weights in weights_of], axis=1),
+            )
             clocks = [weights.clock for weights in weights_of]
             times = np.ascontiguousarray(self.program.run_changes(to_a, to_b).T)
             batches = self._batches_of(sets, len(part))

@@ -49,14 +49,34 @@ def find_limiter(outcome: ReplayOutcome) -> Limiter:
     """Return what limits the span: the device if it works nearly all the time, else the longest other part of
     the critical path.
     """
+    busy = busy_share(outcome) >= MIN_BUSY_SHARE
+    sure = _limiter_by_bounds(outcome, busy)
+    if sure is not None:
+        return sure
     shares = critical_path(outcome).shares
     longest = max(shares, key=lambda name: shares[name])
     if longest not in ("device", "host"):
         return longest
-    if busy_share(outcome) >= MIN_BUSY_SHARE:
+    if busy:
         return "device"
     del shares["device"]
     return max(shares, key=lambda name: shares[name])
+
+
+def _limiter_by_bounds(outcome: ReplayOutcome, busy: bool) -> Limiter | None:
+    """Return the limiter where bounds on the critical path's parts leave only one: following it takes several
+    times as long. `busy` is whether the device works nearly all the time.
+    """
+    model, length = outcome.model, outcome.weights.length
+    graph, kinds = model.graph, model.links.copies
+    if len(graph.crossings.work) or len(graph.collectives) or len(loader_rows(model.timeline)):
+        return None
+    copied = int(length[kinds.to_device | kinds.to_host].sum())
+    if busy:
+        # with no more than these three, the device or the host has a third of the path
+        return "device" if 3 * copied < outcome.span else None
+    on_device = int(np.maximum(outcome.weights.chained, length[graph.rows]).sum())
+    return "host" if outcome.span - on_device > copied else None
 
 
 def busy_share(outcome: ReplayOutcome) -> float:

@@ -30,7 +30,7 @@ MAX_MOMENTS_REPLAYED = 50_000_000
 MIN_GROUPS_REPLAYED = 8
 """Groups replayed under changes, however many moments that takes."""
 MAX_FIXES_TO_ORDER = 12
-"""Longer lists are ordered by `last` instead of by a replay for each choice."""
+"""Longer lists are left as they are ranked, instead of replaying each choice."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -263,29 +263,27 @@ def _shorten(
     def saving_of(keys: Iterable[K]) -> int:
         return spans.saved(groups[key] for key in keys)
 
-    candidates = sorted(groups, key=lambda key: (each[key].last, each[key].alone, each[key].blocked))
+    ranked = sorted(groups, key=lambda key: (-each[key].last, -each[key].alone, -each[key].blocked))
     # leaving out more of the least missed never saves more
-    totals = spans.saved_after([groups[key] for key in reversed(candidates)])
+    totals = spans.saved_after([groups[key] for key in ranked])
     enough = sum(total < MIN_SHARE_OF_SAVING * whole for total in totals)
-    kept = candidates[max(len(candidates) - 1 - enough, 0) :]
-    for key in list(kept) if len(kept) <= MAX_FIXES_TO_PRUNE else ():
+    kept = ranked[: enough + 1]
+    for key in kept[::-1] if len(kept) <= MAX_FIXES_TO_PRUNE else ():
         rest = [other for other in kept if other != key]
         if rest and saving_of(rest) >= MIN_SHARE_OF_SAVING * whole:
             kept = rest
-    return _order_by_saving(
-        kept, each, saving_of, lambda order: spans.saved_after([groups[key] for key in order])
-    )
+    return _order_by_saving(kept, saving_of, lambda order: spans.saved_after([groups[key] for key in order]))
 
 
 def _order_by_saving(
-    kept: list[K],
-    each: Mapping[K, GroupPrice],
+    kept: Sequence[K],
     saved: Callable[[Iterable[K]], int],
     after: Callable[[Sequence[K]], list[int]],
 ) -> tuple[tuple[K, ...], tuple[int, ...]]:
-    """Order the groups so that each saves most with those before it; also return the total after each."""
+    """Order the groups, which are ranked, so that each saves most with those before it; also return the total
+    after each."""
     order: list[K] = []
-    left = sorted(kept, key=lambda key: (-each[key].last, -each[key].alone))
+    left = list(kept)
     while left:
         best = left[0] if len(kept) > MAX_FIXES_TO_ORDER else max(left, key=lambda key: saved([*order, key]))
         order.append(best)

@@ -49,9 +49,10 @@ class Program:
         return np.array(self.a, np.int64), np.array(self.b, np.int64)
 
     def by_position(self, to_a: Ints, to_b: Ints) -> tuple[Ints, Ints]:
-        """Arrange weights given by node by position."""
-        to_a, to_b = np.where(self.cut_a, NO_EDGE, to_a), np.where(self.cut_b, NO_EDGE, to_b)
-        return to_a[self.order], to_b[self.order]
+        """Arrange weights given by node, one or several for each, by position."""
+        to_a, to_b = to_a[self.order], to_b[self.order]
+        to_a[self.cut_a[self.order]] = to_b[self.cut_b[self.order]] = NO_EDGE
+        return to_a, to_b
 
     def run(self, to_a: Ints, to_b: Ints) -> list[int]:
         """Return the time of every node by position, from weights by position."""

@@ -53,13 +53,11 @@ class Code:
 
     def text(self, node: ast.AST) -> str:
         """Return the source text of `node`; "" if it is too long to quote or continues on another line."""
-        if (
-            getattr(node, "col_offset", 0) < self._begin
-            or (getattr(node, "end_col_offset", 0) or 0) > self._end
-        ):
+        begin, end = getattr(node, "col_offset", -1), getattr(node, "end_col_offset", None) or 0
+        if begin < self._begin or end > self._end or getattr(node, "end_lineno", 0) != 1:
             return ""
-        segment = ast.get_source_segment(self.source, node) or ""
-        return segment if len(segment) <= _MAX_QUOTED_CHARS and "\n" not in segment else ""
+        segment = self._bytes[begin:end].decode()
+        return segment if len(segment) <= _MAX_QUOTED_CHARS else ""
 
     def primary(self, node: ast.expr) -> str:
         """Return the text of `node`, in brackets if a method call on it needs them.

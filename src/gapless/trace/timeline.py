@@ -232,7 +232,7 @@ class Timeline:
     facts: Facts = field(default_factory=Facts)
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def span(self) -> tuple[int, int]:
         """From the first start to the last end of anything on host or device; (0, 0) when empty."""
         starts = [int(table.start.min()) for table in (self.host, self.work) if len(table)]

@@ -123,6 +123,23 @@ def many_groups(count: int = 12):
     )
 
 
+@pytest.mark.parametrize("name", PLAIN)
+def test_bounds_name_the_limiter_that_the_critical_path_names(name, monkeypatch):
+    times = Times(A100)
+    ran = run_steps([[times.add_times(entry) for entry in PLAIN[name]]] * 3, A100, USUAL)
+    model = build(ran.timeline)
+    ones = np.ones(len(model.timeline.work))
+    every = frozenset(model.waits.host.tolist())
+    outcomes = [
+        model.replay(ReplayChange(without=without, pace=ReplayPace(host, device * ones, late)))
+        for host, device, late in [*MACHINES, (0.1, 10.0, 1.0), (10.0, 0.1, 1.0)]
+        for without in (frozenset(), every)
+    ]
+    quick = [find_limiter(outcome) for outcome in outcomes]
+    monkeypatch.setattr("gapless.replay.path._limiter_by_bounds", lambda outcome, busy: None)
+    assert quick == [find_limiter(outcome) for outcome in outcomes]
+
+
 @pytest.mark.parametrize("together", [1, 1 << 10, 1 << 20])
 def test_machines_that_are_replayed_together_say_what_each_says_alone(monkeypatch, together):
     model, rows, changes = many_groups()

@@ -90,7 +90,9 @@ def draw_normal(name: str, count: int = DRAWS) -> Floats:
 
 def interval(likely: float, drawn: Sequence[float] | Floats) -> Range:
     """Return the likely value and the interval of four in five draws, widened to include the likely value."""
-    least, most = np.quantile(drawn, [LOW_QUANTILE, HIGH_QUANTILE], method="hazen")
+    ordered = np.sort(drawn)
+    middles = (np.arange(len(ordered)) + 0.5) / len(ordered)  # each draw stands for an equal share
+    least, most = np.interp([LOW_QUANTILE, HIGH_QUANTILE], middles, ordered).tolist()
     return Range(round(min(least, likely)), round(likely), round(max(most, likely)))
 
 

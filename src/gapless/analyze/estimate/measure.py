@@ -18,7 +18,6 @@ from gapless.model.programme import Calibration, Entry, Measured, Programme, Sha
 from gapless.replay.clock import HostClock
 from gapless.replay.host import loader_rows
 from gapless.replay.waits import find_waits
-from gapless.trace.read import read
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
 
 MIN_OPERATORS = 5
@@ -82,6 +81,8 @@ def read_calibration(path: str, programme: Programme) -> Calibration:
     Raises:
         UnreadableInput: the file cannot be read, or shows no device work.
     """
+    from gapless.trace.read import read  # only a calibrated estimate reads a profile
+
     timeline = read(path)
     wanted = {canonical_name(entry.name) for entry in programme.entries if entry.kind == "operator"}
     calls = _operator_calls(timeline, lambda name: canonical_name(name) in wanted)

@@ -12,6 +12,8 @@ MAX_STEPS = 60
 """Steps to run at most, to bound the time of an estimate."""
 MAX_ITEMS = 20_000
 """Entries of all steps run together, for the same reason, as far as `MIN_STEPS` allows."""
+ENOUGH_ITEMS = 5_000
+"""Entries after which steps that only repeat earlier ones are left out: they would take as long as those."""
 
 Step = tuple[Entry, ...]
 ArrivedTensors = tuple[tuple[str, Shape], ...]
@@ -73,6 +75,10 @@ def choose_steps(steps: list[Step]) -> list[Step]:
         if kept and size > MAX_ITEMS:
             break
         kept.insert(0, step)
+    period = next(n for n in range(1, len(kept) + 1) if kept[n:] == kept[:-n])
+    repeats = max(-(-ENOUGH_ITEMS // max(sum(map(len, kept[-period:])), 1)), 1)
+    kept = kept[-period * repeats :]
     launching = sum(entry.kind == "operator" for step in kept for entry in step)
-    count = max(MIN_STEPS, len(kept), -(-MIN_OPERATIONS * len(kept) // max(launching, 1)))
+    least = min(MIN_STEPS, max(period * repeats, 2))
+    count = max(least, len(kept), -(-MIN_OPERATIONS * len(kept) // max(launching, 1)))
     return [kept[number % len(kept)] for number in range(min(count, MAX_STEPS))]
