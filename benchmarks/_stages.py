@@ -72,11 +72,12 @@ def has_gpu() -> bool:
 
 
 def measure(steps: Steps, rounds: int, block: int, emulated: Steps | None = None) -> list[Measured]:
-    """Measure every stage; `emulated` are the stages at sizes the emulated device can run."""
+    """Measure every stage; `emulated` are the stages at sizes the emulated device can run: None leaves it
+    out, and without a GPU the predictions."""
     device = "cuda" if has_gpu() else "cpu"
     rows = [Measured(name) for name in steps(device)]
-    for row in rows:
-        run_emulated(emulated or steps, row)
+    for row in rows if emulated is not None else []:
+        run_emulated(emulated, row)
     step_of = steps(device)
     if has_gpu():
         for row in rows:
@@ -89,7 +90,10 @@ def measure(steps: Steps, rounds: int, block: int, emulated: Steps | None = None
         for row in rows:
             record_profile(step_of[row.name], row, Path(folder))
     for row, following in pairwise(rows):
-        row.predicted = saving_on_gpu(row, following) if has_gpu() else saving_emulated(row, following)
+        if has_gpu():
+            row.predicted = saving_on_gpu(row, following)
+        elif emulated is not None:
+            row.predicted = saving_emulated(row, following)
     return rows
 
 

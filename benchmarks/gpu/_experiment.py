@@ -99,7 +99,7 @@ def kept(name: str, emulated: bool) -> Iterator[Path]:
 
 def environment_without_gpu() -> dict[str, str]:
     """Return the environment of a prediction, which hides the GPU."""
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "MEASURED_GPU": gpu_name(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 def gpu_name() -> str:
@@ -211,7 +211,7 @@ class Script:
     all parts so far into Markdown, and lists what is wrong in a self-check.
 
     `together` are parts that time nothing: they may run while others run. Those `alone` need the machine for
-    themselves. A part whose name begins with ``predicted`` needs no GPU.
+    themselves. A part whose name begins with ``predicted`` needs no GPU and sees none.
     """
 
     doc: str | None
@@ -260,7 +260,8 @@ class Script:
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "result.json"
             command = [sys.executable, self.file, "--part", name, "--into", str(target), *options]
-            error = run(command, seconds, cwd=ROOT)
+            environment = environment_without_gpu() if name.startswith("predicted") else None
+            error = run(command, seconds, cwd=ROOT, env=environment)
             if error:
                 self.kept.add(name, failed=error)
             else:
