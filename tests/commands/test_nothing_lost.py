@@ -52,9 +52,9 @@ def check(write, python, tmp_path, monkeypatch):
     folder = tmp_path / "temporary"
     folder.mkdir()
 
-    def run(change, *options):
+    def run(change, *options, **environment):
         write("run.py", RUN.format(change=change))
-        return python("run.py", *options, TMPDIR=str(folder))
+        return python("run.py", *options, TMPDIR=str(folder), **environment)
 
     return run
 
@@ -128,3 +128,62 @@ def test_a_pipe_that_nobody_reads_is_no_error_and_loses_nothing(write, tmp_path)
     assert result.returncode == 0
     assert "the report's reader has gone" in result.stderr
     assert len(saved_elsewhere(result, tmp_path).marks) == 5
+
+
+RANK_1 = {"RANK": "1", "WORLD_SIZE": "2"}
+
+
+def test_another_rank_that_fails_names_its_session_behind_its_own_error(check, write, tmp_path):
+    write("train.py", TRAIN + "raise ValueError('no luck')\n")
+    report = check("", **RANK_1)
+    assert (report.returncode, report.stdout) == (1, "")
+    *_, error, line = report.stderr.splitlines()
+    assert error == "ValueError: no luck"
+    assert line.startswith("gapless: rank 1 failed; the session is saved: gapless show ")
+    assert len(saved_elsewhere(report, tmp_path).marks) == 5
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("interrupted", "rank 1 was stopped by SIGTERM"),
+        ("raise KeyboardInterrupt", ""),
+        ("raise SystemExit(0)", ""),
+        ("raise SystemExit(3)", "rank 1 failed"),
+    ],
+)
+def test_another_rank_that_was_stopped_names_its_session(how, said, check, write, tmp_path):
+    stop = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n" if how == "interrupted" else how
+    write("train.py", TRAIN + stop)
+    report = check("", "-o", "run.json", **RANK_1)
+    line = f"gapless: {said}; the session is saved: gapless show run.rank1.json"
+    assert (line in report.stderr.splitlines()) is bool(said)
+    assert len(load(str(tmp_path / "run.rank1.json")).marks) == 5
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+LAUNCHED = """
+import os, signal
+exec(open("train.py").read())
+if os.environ["RANK"] == "0":
+    open("pipe").read()
+    os.kill(os.getpid(), signal.SIGKILL)
+open("pipe", "w").close()
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_where_rank_0_is_killed_the_other_names_its_session(write, python, tmp_path):
+    pytest.importorskip("torch")
+    write("train.py", TRAIN)
+    write("launched.py", LAUNCHED)
+    (tmp_path / "temporary").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    words = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(HERE / "fake_gapless.py"))
+    report = python("-m", *words, "check", "-q", "launched.py", TMPDIR=str(tmp_path / "temporary"))
+    assert report.returncode != 0
+    assert report.stdout == ""
+    assert "rank 1 was stopped by SIGTERM; the session is saved" in report.stderr
+    assert len(saved_elsewhere(report, tmp_path).marks) == 5

@@ -11,6 +11,8 @@ import pytest
 from conftest import HERE
 
 from gapless.commands.profile import ProfileConclusion
+from gapless.errors import UnreadableInput
+from gapless.model import Ending, Environment, Session
 
 TRAIN = """import sys
 import torch
@@ -185,7 +187,30 @@ def test_ranks_that_never_come_are_named(monkeypatch, tmp_path):
     for rank in (0, 2):
         (tmp_path / f".rank{rank}.ended").touch()
     clock = Clock()
-    assert conclusion._wait_for_others(clock.sleep, clock) == ["no word from 2 ranks: 1, 3"]
+    assert conclusion._wait_for_others(40.0, clock.sleep, clock) == ["no word from 2 ranks: 1, 3"]
     assert said == [2]
-    assert clock.now > 59
+    assert 39 < clock.now < 42
     assert not list(tmp_path.iterdir())
+
+
+def test_another_rank_that_fails_names_its_profile(profile, tmp_path):
+    process = profile(script=("100", "6", "0"), RANK="1", WORLD_SIZE="2")
+    path = FOLDER / "times/rank1.pt.trace.json.gz"
+    *lines, line = process.stderr.splitlines()
+    assert "ValueError: no luck" in lines
+    assert line == f"gapless: rank 1 failed; its profile is saved: gapless trace {path}"
+    assert (tmp_path / path).exists()
+
+
+@pytest.mark.parametrize(("how", "most"), [("interrupted", 15), ("finished", 60)])
+def test_rank_0_does_not_wait_for_others_until_it_is_killed(how, most, monkeypatch, tmp_path):
+    waited = []
+    conclusion = ProfileConclusion.__new__(ProfileConclusion)
+    conclusion._wait_for_others = lambda seconds: waited.append(seconds) or []
+    conclusion.recipe = type("Recipe", (), {"folder": tmp_path, "passes": ("times",)})()
+    conclusion.profiling = type("Profiling", (), {"why_nothing": lambda self: "nothing"})()
+    with pytest.raises(UnreadableInput):
+        conclusion._explain(
+            Session(script=("train.py",), environment=Environment(device=""), ending=Ending(how=how))
+        )
+    assert waited == [pytest.approx(most, rel=0.4)]

@@ -203,7 +203,8 @@ class Conclusion:
         hints = () if options.output else ("save it with -o FILE",)
         self._style = options.shown.style(self._stream, hints=hints)
         self._calibration = os.path.abspath(options.calibrate) if options.calibrate else ""
-        self._output = options.output and os.path.abspath(_ranks.path_for(options.output, _ranks.rank()))
+        self._rank = _ranks.rank()
+        self._output = options.output and os.path.abspath(_ranks.path_for(options.output, self._rank))
         measures_host = options.emulator.programme and not options.calibrate and watch.speaks
         self._host = (
             _host.resolve_host_speed(options.fit.host) if measures_host else None
@@ -237,7 +238,11 @@ class Conclusion:
             document = draft(session, priced=self.options.emulator.programme)
             session, document = self._measure_loaders(session, document)
             session, document = self._try_changes(session, document)
-        self._save(session)
+        early = _ranks.describe_end(self._rank, session.ending) if self._rank else ""
+        if early:
+            self._rescue(early)
+        else:
+            self._save(session)
         if document is not None:
             self._report(with_loaders(document, session.loaders, session.memory))
 

@@ -11,6 +11,7 @@ from gapless.errors import UsageError
 
 if TYPE_CHECKING:
     from gapless.emulation.options import EmulatorOptions
+    from gapless.model import Ending
 
 _LAUNCHERS = (
     "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate",
@@ -61,6 +62,14 @@ def refuse_launcher(name: str) -> None:
             f"{name} starts ranks, but --world-size makes this process the only one: pass the script that "
             "it starts, with the script's own arguments"
         )
+
+
+def describe_end(rank: int, ending: Ending) -> str:
+    """Say that `rank` ended before its time, perhaps because rank 0, which reports, is gone; "" if it did
+    not, and for Ctrl-C, which rank 0 gets, too."""
+    if ending.is_good or (ending.how == "interrupted" and not ending.message):
+        return ""
+    return f"rank {rank} {f'was stopped by {ending.message}' if ending.how == 'interrupted' else 'failed'}"
 
 
 def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:

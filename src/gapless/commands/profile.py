@@ -38,6 +38,8 @@ SAVED_PROFILE = "profile.gapless.json"
 
 _MAX_SECONDS_FOR_RANKS = 60.0
 """Seconds that rank 0 waits for the files of the other ranks."""
+_MAX_SECONDS_IN_A_HURRY = 10.0
+"""The same after SIGTERM: torchrun kills what lives 30 seconds later."""
 
 
 class ProfileOptions(msgspec.Struct, frozen=True):
@@ -222,8 +224,9 @@ class ProfileConclusion:
         self._done = True
         self.status = session.ending.status
         self._end_marker(self.rank).touch()
-        if self.rank:
-            return  # rank 0 speaks for all
+        if self.rank:  # rank 0 speaks for all, unless it is gone
+            self._name_own_file(_ranks.describe_end(self.rank, session.ending))
+            return
         self.progress.end(session, self.profiling.steps)
         try:
             self._explain(session)
@@ -231,13 +234,23 @@ class ProfileConclusion:
             self.progress.problem(str(error))
             self.status = self.status or EXIT_UNREADABLE
 
+    def _name_own_file(self, early: str) -> None:
+        """Say where the profile of this rank is, if it ended `early` and recorded one."""
+        from gapless.capture.profiling import list_own_files
+
+        own = list_own_files(self.recipe.folder, f"rank{self.rank}") if early else []
+        traces = [self._style.path(str(path)) for path in own if path.parent.name == self.recipe.passes[0]]
+        if traces:
+            self.progress.problem(f"{early}; its profile is saved: gapless trace {' '.join(traces)}")
+
     def _explain(self, session: Session) -> None:
         from gapless.analyze.profile.profile_report import report_runs as of_runs
         from gapless.capture.profiling import list_own_files
         from gapless.commands._passes import ReadTask, find_pairs, profiles_of_pairs, source_reader
         from gapless.commands.trace import MAX_PRICED_TRACES
 
-        missing = self._wait_for_others()
+        hurried = session.ending.how == "interrupted"
+        missing = self._wait_for_others(_MAX_SECONDS_IN_A_HURRY if hurried else _MAX_SECONDS_FOR_RANKS)
         ranks = range(_ranks.world())
         files = [path for rank in ranks for path in list_own_files(self.recipe.folder, f"rank{rank}")]
         pairs = find_pairs(files, self.recipe.passes)
@@ -278,10 +291,14 @@ class ProfileConclusion:
         return self.recipe.folder / f".rank{rank}.ended"
 
     def _wait_for_others(
-        self, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+        self,
+        seconds: float,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> list[str]:
-        """Wait until all ranks have written their files; return a note on those that did not."""
-        until = clock() + _MAX_SECONDS_FOR_RANKS
+        """Wait up to `seconds` until all ranks have written their files; return a note on those that did
+        not."""
+        until = clock() + seconds
         said = False
         while missing := [rank for rank in range(_ranks.world()) if not self._end_marker(rank).exists()]:
             if not said:
