@@ -30,6 +30,18 @@ METRIC_RESULT = "result of gapless.metrics"
 Phase = Literal["train", "eval"]
 
 
+class WaitedTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The first tensor that the host waits for at a site: that is read, copied or has an unknown size.
+
+    `dtype` is torch's word for it (``bfloat16``), `shape` that of the first wait. All of them have this
+    `dtype` and this number of dimensions.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    needs_gradient: bool = False
+
+
 class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A place where the host waits: what is the same for all waits there.
 
@@ -47,6 +59,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
       they are unknown.
     - `uses`: what the value that is read there is for, the nearest use first; empty if that was not analysed.
     - `cause`: where the values come from; None if unknown.
+    - `tensor`: what is waited for; None if it was not recorded, or differs from wait to wait.
     """
 
     operator: str
@@ -62,6 +75,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     expression: str = ""
     uses: tuple[Use, ...] = ()
     cause: Origin | None = None
+    tensor: WaitedTensor | None = None
 
     @property
     def line(self) -> SourceLine | None:

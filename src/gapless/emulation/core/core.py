@@ -30,6 +30,7 @@ from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST, PINNED
 from gapless.errors import EmulationDefect
 from gapless.model import Mechanism
+from gapless.model.event import WaitedTensor
 from gapless.model.gpus import Gpu
 from gapless.model.programme import Entry
 from gapless.model.source import SourceLine
@@ -210,8 +211,20 @@ class EmulationCore:
         )
         if about:
             self.origins.note_wait(site, mechanism, detail, about)
+            self._note_tensor(site, mechanism, about)
         if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those
             self._heed_debug_mode(waits)
+
+    def _note_tensor(self, site: int, mechanism: Mechanism, about: Sequence[Any]) -> None:
+        """Record the first tensor on the side from which values come."""
+        for tensor in trees.tensors(about):
+            if (self.placement.state_of(tensor) >= 0) != (mechanism == "h2d"):
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                kind = WaitedTensor(
+                    dtype=dtype, shape=tuple(map(int, tensor.shape)), needs_gradient=tensor.requires_grad
+                )
+                self.recorder.note_tensor(site, kind)
+                return
 
     def _capture_error(self, operator: str, mechanism: Mechanism, call: str, detail: str) -> RuntimeError:
         """Return the error to raise for a wait during a graph capture."""

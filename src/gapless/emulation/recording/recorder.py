@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import msgspec
+
 from gapless.emulation.memory.requests import MemoryRecorder
 from gapless.emulation.recording.optimizer_groups import Optimizers
 from gapless.emulation.recording.programme import ProgrammeRecorder
@@ -15,6 +17,7 @@ from gapless.emulation.recording.strands import Strands
 from gapless.emulation.support import later, stacks
 from gapless.emulation.support.local import local
 from gapless.model import Event, Mechanism, Phase, Site, StepMark
+from gapless.model.event import WaitedTensor
 from gapless.model.later import Later
 from gapless.model.source import SourceLine, Stack
 from gapless.model.tally import ADVANCING
@@ -39,6 +42,7 @@ class WaitRecorder:
         self._counts: dict[tuple[int, int, Phase, int], list[float]] = {}
         self._marks: list[_RawMark] = []
         self._stacks: dict[stacks.RawStack, stacks.RawStack] = {}  # each stored once: marks share them
+        self._tensors: dict[int, WaitedTensor | None] = {}
         self._later: later.LaterRecorder | None = None
         self._notes: dict[str, None] = {}
         self._unknown: dict[str, None] = {}
@@ -114,6 +118,12 @@ class WaitRecorder:
             if self._ending[site]:
                 self._mark("wait", f"wait#{site}", self.strands.here().thread, stack)
         return site
+
+    def note_tensor(self, site: int, tensor: WaitedTensor) -> None:
+        """Note what is waited for at a site; forget it where that differs from wait to wait."""
+        first = self._tensors.setdefault(site, tensor)
+        if first is not None and (first.dtype, len(first.shape)) != (tensor.dtype, len(tensor.shape)):
+            self._tensors[site] = None
 
     def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
         """Record a mark where a step begins or ends; marks that end steps advance the tick.
@@ -214,7 +224,10 @@ class WaitRecorder:
 
     def sites(self) -> tuple[Site, ...]:
         """Return the distinct sites, by their number."""
-        return tuple(self._make_site(key) for key in self._sites)
+        return tuple(
+            msgspec.structs.replace(self._make_site(key), tensor=self._tensors.get(number))
+            for key, number in self._sites.items()
+        )
 
     def raw_stacks(self) -> tuple[stacks.RawStack, ...]:
         """Return the stack of each site as it was captured, by the site's number."""

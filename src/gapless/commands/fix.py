@@ -1,0 +1,142 @@
+"""``gapless fix``: write the changes that remove syncs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+import msgspec
+
+from gapless.commands import _output
+from gapless.commands._again import Rerun
+from gapless.commands._gate import CodesParam
+from gapless.commands._options import takes
+from gapless.commands._script import ScriptCommand
+from gapless.errors import UnreadableInput, UsageError, require_torch
+from gapless.files.kinds import kind_of
+from gapless.fixes.patches import edited_files, refuse_unclean, unified_diff, write_files
+from gapless.fixes.planning import choose_fixes, main_file, plan_fixes, project_root
+from gapless.model import Session
+from gapless.model.fix import Fix
+from gapless.model.session import load
+from gapless.model.wording import count
+
+_LEVELS = ("exact", "rounding", "tried", "suggested")
+_QUICK = ("--no-prices", "--no-compile-pass", "--quiet", "--loader-budget", "1")
+"""Options of the check whose results no fix needs, or not exactly."""
+
+
+class FixOptions(msgspec.Struct, frozen=True):
+    """The command's options: which fixes, and whether to write them."""
+
+    only: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    level: str = "rounding"
+    write: bool = False
+    dirty: bool = False
+    steps: str | None = None
+
+
+@takes(FixOptions())
+@click.command("fix", cls=ScriptCommand)
+@click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.option(
+    "--only",
+    metavar="CODES",
+    type=CodesParam(),
+    help="Fix findings of these rules, or groups of rules: GAP112,GAP12.",
+)
+@click.option(
+    "--at", "places", metavar="FILE:LINE", multiple=True, help="Fix what waits at this line: train.py:42."
+)
+@click.option(
+    "--level",
+    type=click.Choice(_LEVELS),
+    show_default=True,
+    help="Up to which level. exact: results stay the same to the last bit; rounding: but for last bits; "
+    "tried: whether they stay the same must be tried; suggested: what is computed or logged changes.",
+)
+@click.option("--write", is_flag=True, help="Edit the files, which git must be able to restore.")
+@click.option("--dirty", is_flag=True, help="With --write: also edit files that git could not restore.")
+@click.option("--steps", metavar="N", help="Run N training steps, or `all`; see gapless check.")
+@click.argument("script", metavar="SCRIPT|SESSION [ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def command(script: tuple[str, ...], module: str | None, options: FixOptions) -> int:
+    """Check SCRIPT, and show as a diff how its syncs go. Why the rest is left goes to standard error.
+
+    Only your own files are edited, never a library's. Given a session that `gapless check -o` saved, nothing
+    is run.
+
+    \b
+    Examples:
+      gapless fix train.py --epochs 1
+      gapless fix --write train.py
+      gapless fix --only GAP112 --at losses.py:42 train.py
+      gapless fix run.gapless.json | git apply
+    """
+    if module is None and not script:
+        raise UsageError("no script given. Example: gapless fix train.py")
+    session = _read_session(module, script, options)
+    path = main_file(session)
+    root = project_root(path)
+    fixes = [fix for fix in plan_fixes(session, root, path) if _is_wanted(fix, options)]
+    chosen, late = choose_fixes(
+        fix for fix in fixes if _LEVELS.index(fix.level) <= _LEVELS.index(options.level)
+    )
+    files = edited_files(chosen, root)
+    if options.write:
+        if not options.dirty:
+            refuse_unclean(root, list(files))
+        write_files(root, files)
+    else:
+        _output.write(sys.stdout, "".join(unified_diff(name, *data) for name, data in files.items()))
+    for line in _describe(fixes, chosen, late, written=options.write):
+        click.echo(line, err=True)
+    return 0
+
+
+def _read_session(module: str | None, words: Sequence[str], options: FixOptions) -> Session:
+    """Return the session to fix: a saved one, or that of a run.
+
+    Raises:
+        UsageError: there is no such script.
+        UnreadableInput: the run left no session.
+    """
+    if module is None and len(words) == 1 and os.path.isfile(words[0]) and kind_of(words[0]) == "session":
+        return load(words[0])
+    require_torch("gapless fix runs your script")
+    own = (*(("--steps", options.steps) if options.steps else ()), *(("-m", module) if module else ()))
+    result = Rerun(own, words, module=module is not None)(words, quiet=_QUICK)
+    if result.session is None:
+        raise UnreadableInput(f"the run recorded nothing: {result.why}")
+    if result.why:
+        _output.say(f"the script failed: {result.why}")
+    return result.session
+
+
+def _is_wanted(fix: Fix, options: FixOptions) -> bool:
+    if options.only and not fix.code.startswith(options.only):
+        return False
+    where = fix.line.where.replace("\\", "/")
+    return not options.places or any(
+        where == place or where.endswith(f"/{place.removeprefix('./')}") for place in options.places
+    )
+
+
+def _describe(
+    fixes: Sequence[Fix], chosen: Sequence[Fix], late: Sequence[Fix], written: bool
+) -> Iterator[str]:
+    """Yield a line for each fix, and for each place that is left with the reason."""
+    total = sum(fix.waits for fix in chosen)
+    verb = "written" if written else "as a diff above"
+    yield f"{count(len(chosen), 'change')} {verb}, which remove {total:.3g} syncs per step"
+    for fix in chosen:
+        yield f"  {fix.code} {fix.line.short}  {fix.title} ({fix.level})"
+    for fix in late:
+        yield f"  {fix.code} {fix.line.short}  left: overlaps with another change; run again after it"
+    for fix in fixes:
+        if fix.refusal:
+            yield f"  {fix.code} {fix.line.short}  left: {fix.refusal}"
+        elif fix not in chosen and fix not in late:
+            yield f"  {fix.code} {fix.line.short}  with --level {fix.level}: {fix.title}"

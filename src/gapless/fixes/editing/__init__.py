@@ -1,0 +1,1 @@
+"""What rewrites are written with: files and edits of their bytes, places that wait, variables, reads."""

@@ -1,0 +1,100 @@
+"""What a rewrite knows of a place that waits, and what it returns."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gapless.fixes.editing.editable import EditableFile, Refused
+from gapless.model.event import Site, WaitedTensor
+from gapless.model.finding import Frequency
+from gapless.model.fix import Edit, FixLevel
+from gapless.model.loader_use import LoaderUse
+from gapless.uses.resolving import CallGraph
+from gapless.uses.source_files import Project
+
+_FLOATS = ("float", "bfloat", "complex")
+
+
+class Draft(NamedTuple):
+    """What a rewrite proposes: the change in a few words, its edits, and what it may change."""
+
+    title: str
+    edits: tuple[Edit, ...]
+    level: FixLevel = "exact"
+
+
+@dataclass
+class UserProgram:
+    """The user's program: its files, its loaders, and which expressions of it read which tensors."""
+
+    project: Project
+    files: Callable[[str], EditableFile]
+    """Returns a file by its path, or raises `Refused`."""
+    script: str = ""
+    loaders: tuple[LoaderUse, ...] = ()
+    reads: dict[ast.AST, WaitedTensor | None] = field(default_factory=dict)
+
+
+@dataclass
+class FixPlace:
+    """One expression that waits: `node` in `file`, with its `site` and how often it waits.
+
+    `site` stands for all sites at this expression: its `tensor` is None if they differ. `bytes` is the
+    largest copy.
+    """
+
+    program: UserProgram
+    file: EditableFile
+    node: ast.AST
+    site: Site
+    frequency: Frequency
+    bytes: int = 0
+
+    @property
+    def tensor(self) -> WaitedTensor:
+        """What is waited for.
+
+        Raises:
+            Refused: it is not known.
+        """
+        if self.site.tensor is None:
+            raise Refused("the tensor's dtype is not known, or changes")
+        return self.site.tensor
+
+    @property
+    def calls(self) -> CallGraph:
+        return CallGraph(self.program.project, ())
+
+    def call(self, *names: str) -> ast.Call:
+        """Return the call at the place.
+
+        Raises:
+            Refused: it is no call of a function with one of these names.
+        """
+        node = self.node
+        if not isinstance(node, ast.Call):
+            raise Refused("it is no call")
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if names and name not in names:
+            raise Refused(f"`{name or self.file.source.text(node)}` is called")
+        return node
+
+
+def is_whole(tensor: WaitedTensor) -> bool:
+    """Whether it holds whole numbers or truths."""
+    return not tensor.dtype.startswith(_FLOATS)
+
+
+def keyword_of(call: ast.Call, name: str) -> ast.expr | None:
+    """Return the value of a keyword argument; None if `call` has none of this name."""
+    return next((each.value for each in call.keywords if each.arg == name), None)
+
+
+def has_open_options(call: ast.Call) -> bool:
+    """Whether arguments come out of a list or dict, so that any may be among them."""
+    return any(each.arg is None for each in call.keywords) or any(
+        isinstance(each, ast.Starred) for each in call.args
+    )

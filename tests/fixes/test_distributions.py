@@ -1,0 +1,34 @@
+"""Distributions that check no arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fixes.rewriting import rewrite
+
+IMPORTS = {
+    "from torch.distributions import Normal as N\n": "N",
+    "import torch.distributions as d\n": "d.Normal",
+    "from torch import distributions\n": "distributions.Normal",
+    "": "torch.distributions.Normal",
+}
+
+
+@pytest.mark.parametrize("imported", IMPORTS)
+def test_a_distribution_checks_nothing(imported: str, tmp_path: Path) -> None:
+    text = (
+        f"{imported}for i in range(5):\n    y = {IMPORTS[imported]}(model(x), 1.0)\n"
+        "    print(f'{y.log_prob(x[:, :1]).sum().detach():.9f}')\n    train()\n"
+    )
+    rewriting = rewrite(tmp_path, text)
+    assert f"{IMPORTS[imported]}(model(x), 1.0, validate_args=False)" in rewriting.text
+    assert rewriting.after.printed == rewriting.before.printed
+    assert rewriting.waits[1] < rewriting.waits[0]
+
+
+def test_checks_that_are_asked_for_stay(tmp_path: Path) -> None:
+    call = "torch.distributions.Normal(model(x), 1.0, validate_args=True)"
+    text = f"for i in range(5):\n    y = {call}\n    train()\n"
+    rewriting = rewrite(tmp_path, text)
+    assert "`validate_args` is set at line 13" in " ".join(rewriting.refusals)
