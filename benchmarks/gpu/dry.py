@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import _experiment
+import _seen
 import _sheet
 import _sizes
 import _steps
@@ -25,6 +26,7 @@ import torch
 from _experiment import HERE, Results
 
 WARM_UP, TIMED = 3, 5
+KERNEL_STEPS = 2
 SHORT_CASES = ("resnet50", "gpt2", "llama-1b")
 GIB = 1 << 30
 SCRIPT = HERE / "_sizes.py"
@@ -66,19 +68,43 @@ def predict(case: str, small: bool, gpu: str) -> Results:
     }
 
 
+def record_kernels(case: str) -> None:
+    """Keep a profile of two steps, with shapes."""
+
+    def step(number: int) -> None:
+        profiler.step()
+        if number == WARM_UP + KERNEL_STEPS:
+            raise _steps.StopScript
+
+    with _experiment.kept("profiles", False) as folder:
+        target = folder / f"dry-{case}.json.gz"
+        profiler = _seen.profiler(
+            True,
+            stacks=False,
+            record_shapes=True,
+            schedule=torch.profiler.schedule(wait=1, warmup=WARM_UP - 1, active=KERNEL_STEPS),
+            on_trace_ready=lambda finished: finished.export_chrome_trace(str(target)),
+        )
+        with profiler:
+            _steps.run(SCRIPT, words(case, False), step)
+
+
 def measure(case: str, small: bool) -> Results:
     """Run the script on the device; return its step time and the allocator's counters."""
     if not small:
         torch.cuda.reset_peak_memory_stats()
     step = _steps.seconds(SCRIPT, words(case, small), WARM_UP, TIMED)
     stats = torch.cuda.memory_stats()
-    return {
+    measured = {
         "step": 1e3 * step,
         "allocated": torch.cuda.max_memory_allocated(),
         "reserved": torch.cuda.max_memory_reserved(),
         "mallocs": stats.get("num_device_alloc", stats.get("segment.all.allocated", 0)),
         "retries": stats.get("num_alloc_retries", 0),
     }
+    if not small:
+        record_kernels(case)
+    return measured
 
 
 def part(name: str, emulated: bool) -> Any:

@@ -30,6 +30,7 @@ import _sheet
 SCRIPTS = {
     "waits": "the table of waits, call by call, and evidence for its rows",
     "lines": "lines that wait in the examples and the field scripts",
+    "values": "values and synchronizations of every metric and operation",
     "copies": "copies by direction, memory, size, stride and stream",
     "metrics": "the experiment with metrics at the article's size",
     "loss": "the experiment with the masked loss at the article's size",
@@ -112,6 +113,7 @@ def main() -> int:
     parser.add_argument("--self-check", action="store_true", help="run the scripts small, without a GPU")
     parser.add_argument("--short", action="store_true", help="samples, and few repetitions")
     parser.add_argument("--predict", action="store_true", help="only the parts that need no GPU")
+    parser.add_argument("--measure", action="store_true", help="leave predictions for `--predict`")
     parser.add_argument("--only", nargs="+", choices=SCRIPTS, help="these scripts alone")
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--budget", type=float, default=3600, help="seconds for everything (3600)")
@@ -128,7 +130,7 @@ def main() -> int:
     status = _experiment.run_scripts(
         scripts,
         options.budget,
-        lambda _, name: name.startswith("predicted") or not options.predict,
+        lambda _, name: not (options.measure if name.startswith("predicted") else options.predict),
         again=options.again,
         after=lambda: pack(options.out),
         share=SHARE,

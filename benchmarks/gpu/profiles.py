@@ -29,7 +29,7 @@ import _steps
 import torch
 from _experiment import KEPT, ROOT, Results
 
-FULL = ["--size", "224", "--batch", "128", "--classes", "1000", "--average", "macro"]
+FULL = ["--size", "224", "--batch", "128", "--classes", "1000", "--average", "macro", "--workers", "12"]
 """The sizes of the metric experiment; the emulated device keeps to the examples' own small ones."""
 CHAINS: dict[str, tuple[str, ...]] = {
     "metrics": ("naive", "step1_weight", "step2_nan_check", "step4_tensor_update"),
@@ -93,15 +93,23 @@ def evidence(emulated: bool) -> int:
         return sum(not line.startswith("#") for line in target.read_text().splitlines())
 
 
+def measure_chain(chain: str, emulated: bool) -> Results:
+    """Return the steps in the profile and the seconds of a step of each stage of a chain, one after the
+    other in this process."""
+    stages: Results = {}
+    for stage in STAGES:
+        if stage.startswith(f"{chain}/"):
+            script = ROOT / "examples" / f"{stage}.py"
+            seconds = _steps.seconds(script, words(stage, emulated), WARM_UP, TIMED)
+            stages[stage] = {"steps": record_profile(stage, emulated), "seconds": seconds}
+    return stages
+
+
 def part(name: str, emulated: bool) -> Any:
-    way, _, stage = name.partition(" ")
-    if way == "evidence":
+    if name == "evidence":
         return evidence(emulated)
     with _experiment.device(emulated):
-        if way == "profile":
-            return record_profile(stage, emulated)
-        script = ROOT / "examples" / f"{stage}.py"
-        return _steps.seconds(script, words(stage, emulated), WARM_UP, TIMED)
+        return measure_chain(name, emulated)
 
 
 def compare(before: str, after: str, seconds: tuple[float, float]) -> list[object]:
@@ -135,14 +143,13 @@ def compare(before: str, after: str, seconds: tuple[float, float]) -> list[objec
 
 def sheet(results: Results) -> tuple[str, list[str]]:
     rows: list[list[object]] = []
-    for before, after in pairwise(STAGES):
-        needed = [f"{way} {stage}" for way in ("profile", "time") for stage in (before, after)]
-        if before.split("/")[0] == after.split("/")[0] and all(name in results for name in needed):
-            if _experiment.REAL:
-                rows.append(compare(before, after, (results[needed[2]], results[needed[3]])))
+    for chain in CHAINS:
+        for before, after in pairwise(results.get(chain, {}).items()):
+            if _experiment.SELF_CHECK:
+                steps = [stage["steps"] for _, stage in (before, after)]
+                rows.append([f"{before[0]} → {after[0]}", f"{steps} steps recorded", *["–"] * 5])
             else:
-                steps = [results[name] for name in needed[:2]]
-                rows.append([f"{before} → {after}", f"{steps} steps recorded", *["–"] * 5])
+                rows.append(compare(before[0], after[0], (before[1]["seconds"], after[1]["seconds"])))
     columns = ["stages", "waits that went", "ms before", "ms after", "predicted", "measured", "points apart"]
     text = _sheet.table(columns, rows)
     if results.get("evidence"):
@@ -151,13 +158,11 @@ def sheet(results: Results) -> tuple[str, list[str]]:
 
 
 def script() -> _experiment.Script:
-    stages = STAGES[4:6] if _experiment.SELF_CHECK else STAGES
-    parts = [f"{way} {stage}" for stage in stages for way in ("profile", "time")]
     return _experiment.Script(
         __doc__, __file__, "Predicted and measured gains",
         f"profiles of {ACTIVE} steps after {WARM_UP}, with stacks, shapes and synchronization events; times "
         f"of {TIMED} steps without the profiler; predicted: the replay without the waits that the next lacks",
-        part, sheet, alone=[*parts, "evidence"], seconds=60,
+        part, sheet, alone=[*CHAINS, "evidence"], seconds=120,
     )  # fmt: skip
 
 
