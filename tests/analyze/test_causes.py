@@ -168,3 +168,35 @@ def test_a_table_on_the_cpu_is_moved_once() -> None:
     finding = next(finding for finding in findings(step) if finding.code == "GAP105")
     assert finding.change == "move `table` to the GPU once"
     assert "table.index_select(0, t.reshape(1)).squeeze(0)" in finding.remedy
+
+
+def test_what_a_loop_reads_of_the_same_rows_is_one_finding() -> None:
+    def step(number: int) -> None:
+        ids = torch.arange(12, device=GPU).view(3, 4)
+        mask = ids > number
+        for k in range(3):
+            kept = ids[k][mask[k]]
+            kept.tolist()
+        torch.ones(3, device=GPU).sum().item()
+
+    first, other = findings(step)
+    assert {first.line.code, *(spot.line.code for spot in first.spots)} == {
+        "kept = ids[k][mask[k]]",
+        "kept.tolist()",
+    }
+    assert first.frequency.waits == 6
+    assert "`ids.cpu()` and `mask.cpu()`" in first.remedy
+    assert other.frequency.waits == 1
+
+
+def test_elements_of_different_tensors_have_remedies_of_their_own() -> None:
+    def step(number: int) -> None:
+        first, second = torch.arange(3, device=GPU), torch.arange(3, device=GPU)
+        for k in range(3):
+            first[k].item()
+            second[k].item()
+
+    (finding,) = findings(step)
+    remedies = {finding.remedy, *(spot.remedy for spot in finding.spots)}
+    for name in ("first", "second"):
+        assert any(f"`{name}.tolist()`" in remedy for remedy in remedies)

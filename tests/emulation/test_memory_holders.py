@@ -729,7 +729,7 @@ def test_the_sheet_of_an_unknown_source_names_no_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="a frame keeps no dictionary of its variables")
 def test_a_frame_keeps_no_copy_of_its_variables() -> None:
-    from gapless.emulation.memory.references import variables
+    from gapless.emulation.support.stacks import variables
 
     class Thing:
         pass

@@ -106,5 +106,5 @@ def test_a_defect_is_noted_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         session = emulator.session()
     assert len(session.sites) == 1
     assert any("RecursionError: too deep" in note and "1 value" in note for note in session.notes)
-    assert add_uses([]) == ((), ())
+    assert add_uses([], {}) == ((), ())
     assert site.uses == ()

@@ -342,7 +342,8 @@ class Emulator:
         recorder, values = self.recorder, self.core.values
         marks = recorder.marks()
         sites, defects = add_uses(
-            zip(self.core.origins.add_causes(recorder.sites()), recorder.raw_stacks(), strict=True)
+            zip(self.core.origins.add_causes(recorder.sites()), recorder.raw_stacks(), strict=True),
+            self.core.origins.named,
         )
         return Session(
             script=script,

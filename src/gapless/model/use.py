@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -41,12 +41,23 @@ class Span(msgspec.Struct, frozen=True, omit_defaults=True):
     end_column: int
 
 
+class NamedTensors(NamedTuple):
+    """The tensors in a function's variables, and in the attributes of its ``self``, by where they are.
+
+    A tensor without dimensions on the CPU is in neither: it computes with any other.
+    """
+
+    on_gpu: frozenset[str] = frozenset()
+    on_cpu: frozenset[str] = frozenset()
+
+
 class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One use of a value.
 
     `text` is the source of what uses it (``x[:, :n]``; for an ``element`` the tensor that is walked over, for
     ``finite`` the one that is checked, if that is known), at `line` of `file` (empty: the file of the read).
     `changes` says that the tensor may change in place later, so that what is kept of it must be a copy.
+    `on_gpu` and `on_cpu` are the tensors that `text` names, as far as the run saw where they are.
     """
 
     kind: UseKind
@@ -54,6 +65,8 @@ class Use(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     text: str = ""
     file: str = ""
     changes: bool = False
+    on_gpu: tuple[str, ...] = ()
+    on_cpu: tuple[str, ...] = ()
 
 
 UNDECIDED: frozenset[UseKind] = frozenset({"library", "returned", "stored", "undecided"})

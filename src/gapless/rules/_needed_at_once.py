@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import NamedTuple
 
 from gapless.model import Use
 from gapless.rules._code import Code, parse_line
@@ -11,16 +12,24 @@ from gapless.rules._read_value import ReadValue, bracket, expression_of
 
 def advise_element(read: ReadValue, use: Use) -> str:
     walked = use.text.split("`, `")
+    place = read.value.removeprefix(walked[0])
+    indexed = place != read.value and place.startswith("[")
     computed = bool(read.value) and not (read.value.isidentifier() or read.value.endswith("]"))
     if len(walked) > 1 or read.site.mechanism == "size" or computed:
         copies = " and ".join(f"`{text}.cpu()`" for text in walked)
         return (
-            "copy once, before the loop, and let it walk over the copies: "
-            f"{copies} (otherwise each turn syncs)"
+            f"copy once, before the loop, and read from the copies in it: {copies} (otherwise each turn "
+            "syncs)"
+        )
+    values = f"`{bracket(walked[0])}.tolist()`"
+    if indexed:
+        element = place.replace(", ", "][")
+        return (
+            f"read all elements at once, before the loop: {values}, whose `{element}` is a number on the CPU"
         )
     return (
-        f"read all elements at once, before the loop: walk over `{bracket(walked[0])}.tolist()`, whose "
-        "elements are numbers on the CPU"
+        f"read all elements at once, before the loop: walk over {values}, whose elements are numbers on the "
+        "CPU"
     )
 
 
@@ -40,15 +49,16 @@ def advise_size(read: ReadValue, use: Use) -> str:
 
 
 def advise_slice(read: ReadValue, use: Use) -> str:
-    if read.site.call.endswith("__index__") and use.text == read.site.expression:
-        return f"{read.name(use)} slices on the CPU: keep the bound as a Python number from the start"
+    own = use.text == read.site.expression
     bound = _upper_bound(use.text)
+    if (read.site.call.endswith("__index__") and own) or (bound and bound.owner in use.on_cpu):
+        return f"{read.name(use)} slices on the CPU: keep the bound as a Python number from the start"
     if bound:
-        owner, size = bound
+        length = bound.text if own else read.value or bound.text
         return (
-            f"{read.name(use)} needs the number in each step: `{size}` is a bound that the CPU knows: keep "
-            f"the full shape and mask (`torch.arange({size}, device={owner}.device) < "
-            f"{read.value or 'length'}`), or keep the lengths on the CPU from the start"
+            f"{read.name(use)} needs the number in each step: `{bound.size}` is a bound that the CPU knows: "
+            f"keep the full shape and mask (`torch.arange({bound.size}, device={bound.owner}.device) < "
+            f"{length}`), or keep the lengths on the CPU from the start"
         )
     return (
         f"{read.name(use)} needs the number in each step: keep the full shape and a mask, or take the "
@@ -56,19 +66,30 @@ def advise_slice(read: ReadValue, use: Use) -> str:
     )
 
 
-def _upper_bound(text: str) -> tuple[str, str] | None:
-    """Return ``ids`` and ``ids.shape[1]`` of ``ids[:, :n]``; None if that is not the form."""
+class _UpperBound(NamedTuple):
+    """The upper bound `text` of a slice of `owner`, and the `size` that the CPU knows."""
+
+    owner: str
+    size: str
+    text: str
+
+
+def _upper_bound(text: str) -> _UpperBound | None:
+    """Return ``ids``, ``ids.shape[1]`` and ``n`` of ``ids[:, :n]``; None if that is not the form."""
     code, subscript = _parse_subscript(text)
     if code is None or subscript is None or not isinstance(subscript.value, (ast.Name, ast.Attribute)):
         return None
     parts = subscript.slice.elts if isinstance(subscript.slice, ast.Tuple) else [subscript.slice]
-    place = next(
-        (n for n, part in enumerate(parts) if isinstance(part, ast.Slice) and part.upper is not None), None
+    place, bounds = next(
+        ((n, part) for n, part in enumerate(parts) if isinstance(part, ast.Slice) and part.upper is not None),
+        (0, ast.Slice()),
     )
-    if place is None or any(isinstance(part, ast.Constant) and part.value is Ellipsis for part in parts):
+    if bounds.upper is None or bounds.lower is not None or bounds.step is not None:
         return None
-    owner = code.text(subscript.value)
-    return (owner, f"{owner}.shape[{place}]") if owner else None
+    if any(isinstance(part, ast.Constant) and part.value is Ellipsis for part in parts):
+        return None
+    owner, upper = code.text(subscript.value), code.operand(bounds.upper)
+    return _UpperBound(owner, f"{owner}.shape[{place}]", upper) if owner and upper else None
 
 
 def _parse_subscript(text: str) -> tuple[Code | None, ast.Subscript | None]:
@@ -85,13 +106,8 @@ def advise_range(read: ReadValue, use: Use) -> str:
 
 
 def advise_index(read: ReadValue, use: Use) -> str:
-    code, subscript = _parse_subscript(use.text)
-    owner = position = ""
-    if code is not None and subscript is not None and expression_of(code) is not None:
-        owner = code.text(subscript.value)
-        own = read.value if read.value != use.text else ""
-        position = own or code.text(subscript.slice)
-    if not owner or not position.isidentifier():
+    owner, position = _index_form(read, use)
+    if not owner:
         return (
             f"{read.name(use)}: index a GPU tensor with an index tensor (`index_select` to read, "
             "`index_copy_` to write), without reading it"
@@ -101,10 +117,30 @@ def advise_index(read: ReadValue, use: Use) -> str:
             f"`{owner}` is indexed on the CPU: make it a GPU tensor once, before the loop, and select with "
             f"`index_select`, or keep `{position}` as a Python number"
         )
+    at = bracket(position)
+    selected = f"`{owner}.index_select(0, {at}.reshape(1)).squeeze(0)`"
+    if owner in use.on_cpu:
+        return (
+            f"`{owner}` is on the CPU: move it to the GPU once, before the loop (`{owner} = {owner}.to({at}."
+            f"device)`), and select there: {selected}; or keep `{position}` as a number on the CPU"
+        )
     return (
-        f"`{owner}.index_select(0, {position}.reshape(1)).squeeze(0)` selects on the GPU; if `{owner}` is on "
-        f"the CPU, move it there once, before the loop (`{owner} = {owner}.to({position}.device)`)"
+        f"{selected} selects on the GPU{'' if owner in use.on_gpu else f', where `{owner}` is a GPU tensor'}"
     )
+
+
+def _index_form(read: ReadValue, use: Use) -> tuple[str, str]:
+    """Return what is indexed and the position as a tensor; empty if the text does not say both."""
+    code, subscript = _parse_subscript(use.text)
+    if code is None or subscript is None or expression_of(code) is None:
+        return "", ""
+    if not isinstance(subscript.slice, (ast.Name, ast.Attribute, ast.Call, ast.BinOp)):
+        return "", ""
+    owner, position = code.text(subscript.value), code.text(subscript.slice)
+    if use.text != read.site.expression:  # the position is a number that was read
+        plain = isinstance(subscript.slice, ast.Name) or position == read.site.expression
+        position = read.value if plain else ""
+    return (owner, position) if owner and position else ("", "")
 
 
 def advise_key(read: ReadValue, use: Use) -> str:
@@ -112,6 +148,11 @@ def advise_key(read: ReadValue, use: Use) -> str:
 
 
 def advise_condition(read: ReadValue, use: Use) -> str:
+    if read.site.mechanism == "size":
+        return (
+            f"choose by the count on the GPU (`torch.where(count > n, a, b)`){read.place(use)}; or decide by "
+            "that of an earlier step: `gapless.ops.read_later(count=count)`"
+        )
     condition = _without_reads(use.text)
     chosen = f"`torch.where({condition}, a, b)`" if condition else "`torch.where(condition, a, b)`"
     return (

@@ -7,8 +7,10 @@ import ast
 from gapless.model import Use
 from gapless.model.use import UseKind
 from gapless.rules._code import Code, called_name, not_in_place, parse_line
-from gapless.rules._read_value import ReadValue, expression_of, is_count, parse_whole
+from gapless.rules._read_value import ReadValue, bracket, expression_of, is_count, parse_whole
 
+_SIZED = ("unique", "unique_consecutive", "nonzero", "argwhere", "masked_select", "bincount")
+"""Calls that sync on the GPU as well: the size of what they return depends on the values."""
 _SOFT: frozenset[UseKind] = frozenset({"show", "numpy", "unused", "dict"})
 """Uses of a value that may as well be read every N steps, where it has no others."""
 
@@ -57,8 +59,25 @@ def _compared(value: str) -> tuple[bool, str] | None:
 
 
 def advise_tensor(read: ReadValue, use: Use) -> str:
+    code = parse_line(use.text)
+    call = code.only_call(*_SIZED) if code is not None else None
+    if call is not None:
+        return (
+            f"{read.name(use)} would sync on the GPU, too: `gapless.ops` has forms of a fixed size; "
+            "otherwise keep this one copy"
+        )
+    if elsewhere := [name for name in use.on_cpu if name not in read.targets]:
+        names = " and ".join(f"`{name}`" for name in elsewhere)
+        moved = "; ".join(
+            f"{name} = {name}.to({bracket(read.value or 'value')}.device)" for name in elsewhere
+        )
+        return (
+            f"{read.name(use)} computes with {names}, on the CPU: have that on the GPU, too (`{moved}`, "
+            f"once, before the loop, if it stays the same), and leave out the read (`{read.tensor}`)"
+        )
+    tensor = f"the elements of `{read.tensor}`" if read.site.call.endswith("tolist") else f"`{read.tensor}`"
     return (
-        f"leave out the read: {read.name(use)} computes with `{read.tensor}` itself (Python's and `math`'s "
+        f"leave out the read: {read.name(use)} computes with {tensor} itself (Python's and `math`'s "
         "functions on the way become torch's: `max(n, 1)` is `n.clamp(min=1)`)"
     )
 
@@ -89,14 +108,16 @@ def _is_float(value: str) -> bool:
 
 def advise_list(read: ReadValue, use: Use) -> str:
     changed = read.replace_in(use.text, read.kept(use))
+    shaped = ", if they have one shape" if read.site.call.endswith(("tolist", "cpu", "numpy", ".to")) else ""
     code = parse_line(use.text)
     call = code.only_call("append") if code is not None else None
     if changed and code is not None and call is not None:
         values = code.subject(call)
         if values and [code.text(argument) for argument in call.args] == [read.site.expression]:
-            return f"keep the tensor: `{changed}`, and read all at once: `torch.stack({values}).tolist()`"
+            stacked = f"`torch.stack({values}).tolist()`"
+            return f"keep the tensor: `{changed}`, and read all at once{shaped}: {stacked}"
     return (
-        f"append the tensor{read.place(use)} (`{read.kept(use)}`), and read all at once: "
+        f"append the tensor{read.place(use)} (`{read.kept(use)}`), and read all at once{shaped}: "
         "`torch.stack(values).tolist()`"
     )
 

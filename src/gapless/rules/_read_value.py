@@ -46,6 +46,12 @@ class ReadValue(NamedTuple):
         bare = self.value or "value"
         return bare if bare.endswith(".detach()") else f"{bracket(bare)}.detach()"
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What the line of the read assigns to."""
+        statement = self.code.statement if self.code is not None else None
+        return tuple(map(ast.unparse, statement.targets)) if isinstance(statement, ast.Assign) else ()
+
     def kept(self, use: Use) -> str:
         """Return the text of the tensor as something to keep: a copy if it may change in place later."""
         line = parse_line(self.value) if self.value else None

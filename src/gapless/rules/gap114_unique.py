@@ -69,6 +69,12 @@ class Unique(WaitRule):
         values = code.text(call.args[0]) if plain else code.subject(call)
         if not values:
             return advise_for_library(site, self.advice)
+        if isinstance(code.statement, (ast.For, ast.AsyncFor)):
+            return (
+                "the loop needs the values in each step: with classes that the CPU knows let it run over "
+                f"all of them, `for label in range(classes)`, where `{values} == label` selects nothing of "
+                "one that does not occur"
+            )
         return (
             f"to count them: `gapless.ops.count_unique({values})`; for the values, with a bound on their "
             f"number: `gapless.ops.unique({values}, size=n, fill_value=0)`, and `gapless.ops.assign` to "

@@ -13,6 +13,8 @@ from gapless.uses.unseen import is_caught
 _EXITS = ("exit", "_exit", "abort", "skip", "fail")
 _SIGNALS = ("Stop", "Exit", "Interrupt", "Prune", "Skip", "Break", "Done", "Finish")
 """Words in the names of exceptions that say no error."""
+_ASKS_FOR_NONE = {"0": (ast.Eq, ast.NotEq, ast.Gt, ast.LtE), "1": (ast.Lt, ast.GtE)}
+"""Comparisons of a count that ask whether it is 0, by the number that it is compared with."""
 Branching = ast.If | ast.While | ast.IfExp
 
 
@@ -27,8 +29,9 @@ def kind_of_condition(
         return "stop"
     if _keeps_best(branching, values):
         return "best"
+    asks_for_none = counts and _asks_for_none(branching.test, values)
     if isinstance(branching, ast.IfExp):
-        return "show" if _is_shown(file, branching) else "empty" if counts else "condition"
+        return "show" if _is_shown(file, branching) else "empty" if asks_for_none else "condition"
     body, other = branching.body, branching.orelse
     if _exits(body) and not other:
         return "stop"
@@ -36,9 +39,20 @@ def kind_of_condition(
         return "condition" if is_caught(file, branching) else "check"
     if _only_reports(body) and (not other or _only_reports(other)):
         return "show"
-    if counts:
+    if asks_for_none:
         return "empty"
     return "stop" if _ends_loop(file, branching) else "condition"
+
+
+def _asks_for_none(test: ast.expr, counts: Collection[str]) -> bool:
+    """Whether a test distinguishes only between no element and any, not between numbers of elements."""
+    for each in ast.walk(test):
+        if isinstance(each, ast.Compare) and ast.unparse(each.left) in counts:
+            limit = ast.unparse(each.comparators[0])
+            ops = _ASKS_FOR_NONE.get(limit, ())
+            if len(each.ops) > 1 or not isinstance(each.ops[0], ops):
+                return False
+    return True
 
 
 def _keeps_best(branching: Branching, values: Collection[str]) -> bool:

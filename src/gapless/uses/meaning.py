@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gapless.model.use import NamedTensors
 from gapless.uses import callees
 from gapless.uses.source_files import (
     COMPREHENSIONS,
@@ -14,6 +15,7 @@ from gapless.uses.source_files import (
     names_in,
     root_name,
 )
+from gapless.uses.unseen import changes_in_place
 
 _NO_TENSORS = (
     "device",
@@ -28,6 +30,7 @@ _NO_TENSORS = (
 )
 """Functions of torch that make no tensor, or nobody knows what."""
 _DICTS = ("dict", "defaultdict", "OrderedDict", "Counter")
+_UNKNOWN = NamedTensors()
 _MAX_DEPTH = 4
 """Assignments that an expression is traced back through."""
 
@@ -140,23 +143,71 @@ def attribute_values(file: SourceFile, attribute: ast.Attribute) -> list[ast.exp
     ]
 
 
-def walked_tensor(file: SourceFile, node: ast.AST) -> str:
+def walked_tensor(file: SourceFile, node: ast.AST, named: NamedTensors = _UNKNOWN) -> str:
     """Return the tensors of which `node` is an element or a row, because a loop walks over them; "" if none.
+
+    `named` are the tensors that its function names.
 
     >>> file = SourceFile("", ast.parse("for t in torch.arange(9):\\n    f(t.item())"), "")
     >>> walked_tensor(file, file.calls["item"][0].func.value)
     'torch.arange(9)'
     """
+    return "`, `".join(_walked_owners(file, node, named.on_gpu))
+
+
+def _walked_owners(file: SourceFile, node: ast.AST, tensors: frozenset[str]) -> dict[str, None]:
+    """Return the tensors that loops around `node` walk over; empty if it is made of others, too."""
     walked: dict[str, None] = {}
-    for name in (
-        each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
-    ):
+    for each in ast.walk(node):
+        if isinstance(each, ast.Subscript) and (owner := _indexed_by_turn(file, each, tensors)):
+            walked[owner] = None
+    elements: set[str] = set()
+    for name in (each for each in ast.walk(node) if isinstance(each, ast.Name) and _is_loaded(each)):
         for target, iterated in _turns(file, name):
             if name.id in names_in(target, ast.Store):
-                walked.update(dict.fromkeys(_walked_by(file, name.id, target, iterated)))
-    if isinstance(node, ast.Subscript) and (owner := _indexed_by_turn(file, node)):
-        walked[owner] = None
-    return "`, `".join(walked)
+                owners = dict.fromkeys(_walked_by(file, name.id, target, iterated, tensors))
+                elements.update({name.id} if owners else ())
+                walked.update(owners)
+    if not walked and isinstance(node, ast.Name):
+        return _walked_before(file, node, tensors)
+    return walked if _consists_of(file, node, elements | {*walked}, tensors) else {}
+
+
+def _is_loaded(node: ast.expr) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Load)
+
+
+def _walked_before(file: SourceFile, name: ast.Name, tensors: frozenset[str]) -> dict[str, None]:
+    """Return the walked tensors of which a variable is a row, if the loop's one assignment says so."""
+    values = values_of(file, name)
+    if len(values) != 1 or not isinstance(values[0], ast.Subscript) or name.id in names_in(values[0]):
+        return {}
+    return _walked_owners(file, values[0], tensors)
+
+
+def _consists_of(file: SourceFile, node: ast.AST, elements: set[str], tensors: frozenset[str]) -> bool:
+    """Whether no tensor but `elements` is in the expression, and no function is called but their methods."""
+    for each in ast.walk(node):
+        text = ast.unparse(each) if isinstance(each, (ast.Name, ast.Attribute)) else ""
+        if isinstance(each, ast.Call) and not _is_method_of(each.func, elements):
+            return False
+        if (
+            text
+            and text not in elements
+            and (text in tensors or (isinstance(each, ast.Name) and is_tensor(file, each)))
+        ):
+            return False
+    return True
+
+
+def _is_method_of(function: ast.AST, elements: set[str]) -> bool:
+    """Whether a method of one of `elements`, or of what it returns, is called."""
+    at = function
+    while isinstance(at, (ast.Attribute, ast.Subscript, ast.Call)):
+        at = at.func if isinstance(at, ast.Call) else at.value
+        if ast.unparse(at) in elements:
+            return True
+    return False
 
 
 def _turns(file: SourceFile, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -172,7 +223,9 @@ def _turns(file: SourceFile, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr
                 yield generator.target, generator.iter
 
 
-def _walked_by(file: SourceFile, name: str, target: ast.expr, iterated: ast.expr) -> Iterator[str]:
+def _walked_by(
+    file: SourceFile, name: str, target: ast.expr, iterated: ast.expr, tensors: frozenset[str]
+) -> Iterator[str]:
     """Yield the text of the tensors of which a loop's `name` is an element."""
     if (
         isinstance(iterated, ast.Call)
@@ -181,27 +234,40 @@ def _walked_by(file: SourceFile, name: str, target: ast.expr, iterated: ast.expr
     ):
         if iterated.func.id == "zip" and len(iterated.args) == len(target.elts):
             for part, argument in zip(target.elts, iterated.args, strict=True):
-                yield from _walked_by(file, name, part, argument)
+                yield from _walked_by(file, name, part, argument, tensors)
         elif iterated.func.id == "enumerate" and len(target.elts) == 2 and iterated.args:
-            yield from _walked_by(file, name, target.elts[1], iterated.args[0])
+            yield from _walked_by(file, name, target.elts[1], iterated.args[0], tensors)
         return
-    if isinstance(target, ast.Name) and target.id == name and is_tensor(file, iterated):
+    if isinstance(target, ast.Name) and target.id == name and _is_on_gpu(file, iterated, tensors):
         yield file.text(iterated)
 
 
-def _indexed_by_turn(file: SourceFile, node: ast.Subscript) -> str:
-    """Return the tensor of ``x[i]`` if `i` counts a loop that does not change it; "" otherwise."""
-    used = names_in(node.slice)
+def _is_on_gpu(file: SourceFile, node: ast.expr, tensors: frozenset[str]) -> bool:
+    """Whether an expression is among the `tensors` of the GPU, or a tensor by its text."""
+    return file.text(node) in tensors or is_tensor(file, node)
+
+
+def _indexed_by_turn(file: SourceFile, node: ast.Subscript, tensors: frozenset[str]) -> str:
+    """Return the tensor of ``x[i]`` or ``x[i, j]`` if loops that do not change it count `i`; "" otherwise."""
+    places = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if not isinstance(node.value, (ast.Name, ast.Attribute)) or not _is_on_gpu(file, node.value, tensors):
+        return ""
+    root = root_name(node.value)
+    for place in places:
+        loop = next((loop for name, loop in _counting_loops(file, node) if ast.unparse(place) == name), None)
+        if loop is None or root in _written(loop) or changes_in_place(loop, root):
+            return ""
+    return file.text(node.value)
+
+
+def _counting_loops(file: SourceFile, node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the names that count the turns of loops around `node`, each with its loop."""
     for target, iterated in _turns(file, node):
-        if not (used & names_in(target, ast.Store)) or not isinstance(node.value, (ast.Name, ast.Attribute)):
-            continue
-        counted = isinstance(iterated, ast.Call) and called_name(iterated) in ("range", "enumerate")
-        loop = file.parents[iterated]
-        loop = loop if isinstance(loop, (ast.For, ast.AsyncFor)) else file.parents[loop]
-        root = root_name(node.value)
-        if counted and root not in _written(loop) and is_tensor(file, node.value):
-            return file.text(node.value)
-    return ""
+        counted = called_name(iterated) if isinstance(iterated, ast.Call) else ""
+        counter = target.elts[0] if counted == "enumerate" and isinstance(target, ast.Tuple) else target
+        if counted in ("range", "enumerate") and isinstance(counter, ast.Name):
+            loop = file.parents[iterated]
+            yield counter.id, loop if isinstance(loop, (ast.For, ast.AsyncFor)) else file.parents[loop]
 
 
 def _written(loop: ast.AST) -> set[str]:

@@ -87,6 +87,21 @@ class SourceFile:
         around = self.around(node, *FUNCTIONS)
         return around if isinstance(around, FUNCTIONS) else self.tree
 
+    def note_tensors(self, scope: ast.AST, names: frozenset[str]) -> None:
+        """Take the variables `names` of a function, or of the module, for tensors; no others are known."""
+        variables = (each for each in ast.walk(scope) if isinstance(each, ast.Name) and each.id in names)
+        self.tensors = {each: True for each in variables if self.scope(each) is scope}
+
+    def scope_at(self, line: int) -> ast.AST:
+        """Return the innermost function around a line, otherwise the module."""
+        around = [
+            function
+            for functions in self.functions.values()
+            for function in functions
+            if function.lineno <= line <= (function.end_lineno or 0)
+        ]
+        return max(around, key=lambda function: function.lineno, default=self.tree)
+
     def statement(self, node: ast.AST) -> ast.stmt:
         """Return the statement that `node` is or is part of."""
         return next(each for each in self.chain(node) if isinstance(each, ast.stmt))

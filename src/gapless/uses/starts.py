@@ -10,7 +10,7 @@ import msgspec
 
 from gapless.model.event import Mechanism
 from gapless.model.source import SourceLine
-from gapless.model.use import Span, Use, UseKind
+from gapless.model.use import NamedTensors, Span, Use, UseKind
 from gapless.uses import callees
 from gapless.uses.flow import Flow
 from gapless.uses.followed import FollowedValue, ReachedPlace
@@ -50,6 +50,8 @@ _OWN_RULES = frozenset(
 )
 """Calls of which the operator's own rule knows what to write, whatever its result is for."""
 _SHOWN = ("__format__", "__str__", "__repr__")
+_NAMES = (ast.Name, ast.Attribute)
+_UNKNOWN = NamedTensors()
 _FILLS = ("full", "new_full")
 _TRUTH = ("__bool__", "is_nonzero", "__contains__")
 
@@ -69,11 +71,16 @@ class ReadExpression(NamedTuple):
 
 
 def read_uses(
-    project: Project, places: Sequence[RunningPlace], mechanism: Mechanism, call: str
+    project: Project,
+    places: Sequence[RunningPlace],
+    mechanism: Mechanism,
+    call: str,
+    named: NamedTensors = _UNKNOWN,
 ) -> ReadExpression:
     """Return what is read at the innermost of `places` and what for; empty if the source does not show it.
 
     `mechanism` and `call` are those of the `Site`; `places` are innermost first, with library frames.
+    `named` are the tensors that the innermost place names.
     """
     frames = _frames(project, places)
     first = next(iter(frames), None)
@@ -82,16 +89,29 @@ def read_uses(
     file, node = first.file, first.node
     shown = node.test if isinstance(node, (ast.If, ast.While, ast.Assert)) else node
     expression = file.text(shown) if isinstance(shown, ast.expr) else ""
+    file.note_tensors(file.scope(node), named.on_gpu | named.on_cpu)
     flow = Flow(file, CallGraph(project, frames))
     if not _start(flow, file, node, mechanism, call.rpartition(".")[2]):
         return ReadExpression(expression)
     uses = flow.uses()
-    walked = walked_tensor(file, _operand(node)) if _may_be_element(node, mechanism) else ""
-    if walked:
+    operands = _operands(shown, mechanism) if _may_be_element(shown, mechanism) else ()
+    if walked := next(filter(None, (walked_tensor(file, each, named) for each in operands)), ""):
         uses = (Use(kind="element", line=getattr(node, "lineno", 0), text=walked), *uses)
     if _may_change(flow.calls, file, _operand(node)):
         uses = tuple(msgspec.structs.replace(use, changes=True) for use in uses)
-    return ReadExpression(expression, uses)
+    return ReadExpression(expression, tuple(_place_operands(file, node, use, named) for use in uses))
+
+
+def _place_operands(file: SourceFile, node: ast.AST, use: Use, named: NamedTensors) -> Use:
+    """Return `use` with where the tensors are that its text names, if that is in the function of `node`."""
+    if use.file or "…" in use.text or file.scope_at(use.line) is not file.scope(node):
+        return use
+    try:
+        names = {ast.unparse(each) for each in ast.walk(ast.parse(use.text)) if isinstance(each, _NAMES)}
+    except SyntaxError:  # such as a clause of a statement
+        return use
+    on_gpu, on_cpu = (tuple(sorted(names & tensors)) for tensors in named)
+    return msgspec.structs.replace(use, on_gpu=on_gpu, on_cpu=on_cpu)
 
 
 def _may_change(calls: CallGraph, file: SourceFile, node: ast.AST) -> bool:
@@ -160,6 +180,16 @@ def _operand(node: ast.AST) -> ast.AST:
         if len(node.args) == 1:
             return node.args[0]
     return node
+
+
+def _operands(node: ast.AST, mechanism: Mechanism) -> Sequence[ast.AST]:
+    """Return what may be read at `node`: its operand, an index, or any of a function's arguments."""
+    if isinstance(node, ast.Subscript) and mechanism == "read":
+        return (node.slice,)
+    operand = _operand(node)
+    if operand is node and isinstance(node, ast.Call):
+        return (*node.args, *(option.value for option in node.keywords))
+    return (operand,)
 
 
 def _may_be_element(node: ast.AST, mechanism: Mechanism) -> bool:

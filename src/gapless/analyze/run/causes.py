@@ -1,4 +1,4 @@
-"""Join the findings of one cause: what moves values to the CPU, and the waits that follow from it."""
+"""Join the findings of one cause: what moves values to the CPU, or a loop that reads elements one by one."""
 
 from __future__ import annotations
 
@@ -57,16 +57,28 @@ def _cause_of(group: Group, sites: Sequence[Site]) -> _Key | None:
         cause = sites[number].cause
         if cause is not None and cause.line is not None and cause.kind in _JOINED:
             counts[cause.kind, cause.line.file, cause.line.line] += waits
+        elif walked := _walked_by_loop(sites[number]):
+            counts[walked] += waits
     for key, waits in counts.most_common(1):
         if waits >= _AGREEING * group.by_site.total():
             return key
     return None
 
 
+def _walked_by_loop(site: Site) -> _Key | None:
+    """Return what the tensors have in common whose rows or elements a loop reads one by one: one copy of them
+    serves each line of the loop that reads."""
+    element = next((use for use in site.uses if use.kind == "element"), None)
+    if element is None or site.line is None:
+        return None
+    return element.text, f"{site.line.file} {site.line.function}", 0
+
+
 def _join(followers: Sequence[Group], parent: Group | None, sites: Sequence[Site], steps: RunSteps) -> Group:
     """Return one group for a cause, at its line."""
     lead = max(followers, key=lambda group: (group.total, not group.backward))
-    site = next(sites[number] for number, _ in lead.by_site.most_common() if sites[number].cause is not None)
+    leading = [sites[number] for number, _ in lead.by_site.most_common()]
+    site = next((site for site in leading if site.cause is not None), leading[0])
     cause = site.cause
     line = cause.line if cause is not None and cause.line is not None else lead.line
     parts = [

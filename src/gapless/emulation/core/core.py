@@ -209,6 +209,8 @@ class EmulationCore:
             batch=batch,
             depth=1,
         )
+        if mechanism in ("read", "d2h", "size"):
+            self.origins.note_names(site)
         if about:
             self.origins.note_wait(site, mechanism, detail, about)
             self._note_tensor(site, mechanism, about)

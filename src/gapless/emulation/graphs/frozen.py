@@ -9,7 +9,6 @@ import weakref
 from types import CodeType, FrameType
 from typing import Any
 
-from gapless.emulation.graphs.input_names import variables
 from gapless.emulation.graphs.tape import Constant, Tape, constants
 from gapless.emulation.support import stacks
 
@@ -82,7 +81,7 @@ class FrozenNumbers:
         frame = next((running for running in frames if running.f_code is self._code), None)
         if frame is None:
             return
-        own = variables(frame)
+        own = stacks.variables(frame)
         for name, value in self._names.items():
             now: Any = own.get(name)
             if type(now) not in (int, float) or now == value:

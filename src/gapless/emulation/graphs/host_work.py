@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from gapless import trees
-from gapless.emulation.graphs.input_names import user_frames, user_instances, variables
+from gapless.emulation.graphs.input_names import user_frames, user_instances
 from gapless.emulation.graphs.slots import storage_of
 from gapless.emulation.support import stacks
 
@@ -52,7 +52,7 @@ class HostWork:
         if self.frames:
             self.numbers = {
                 name: value
-                for name, value in variables(self.frames[0]).items()
+                for name, value in stacks.variables(self.frames[0]).items()
                 if type(value) in (int, float)
             }
         self._before = _numbers(self.frames)
@@ -127,7 +127,7 @@ def _numbers(frames: list[FrameType]) -> dict[NumberKey, float]:
     """Return numbers in the user's objects, lists and modules; not local variables, which count loops."""
     numbers: dict[NumberKey, float] = {}
     for frame in frames:
-        own = variables(frame)
+        own = stacks.variables(frame)
         for scope in (own, frame.f_globals):
             for name, value in list(scope.items()):
                 if scope is frame.f_globals and own is not scope and type(value) in (int, float):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
@@ -47,21 +46,6 @@ def torch_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def variables(frame: FrameType) -> dict[str, Any]:
-    """Return the variables of `frame` by name.
-
-    Before Python 3.13 a function's frame caches the dict of `f_locals` and so keeps its values alive: the
-    cached dict is emptied again.
-    """
-    held = frame.f_locals
-    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return held  # of a module or a class: these are the variables themselves
-    copy = dict(held)
-    if sys.version_info < (3, 13):
-        held.clear()
-    return copy
-
-
 def user_instances(scope: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield name and object of each instance of a user's class in `scope`."""
     for name, value in list(scope.items()):
@@ -98,7 +82,7 @@ class InputName:
             return _MISSING if owner is None else vars(owner).get(self._attribute, _MISSING)
         for frame in frames:
             if frame.f_code is self._code:
-                return variables(frame).get(self._attribute, _MISSING)
+                return stacks.variables(frame).get(self._attribute, _MISSING)
         return _MISSING
 
     def is_rebound(self, frames: list[FrameType]) -> bool:
@@ -117,7 +101,7 @@ class InputNames:
         self._names: dict[int, str] = {}
         self._inputs = inputs
         for frame in frames:
-            own = variables(frame)
+            own = stacks.variables(frame)
             for name, value in list(own.items()):
                 self._add(name, value, frame.f_code, None, name)
             for name, owner in user_instances(own):

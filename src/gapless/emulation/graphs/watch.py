@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from gapless.emulation.graphs.frozen import FrozenNumbers
-from gapless.emulation.graphs.input_names import InputNames, user_frames, variables
+from gapless.emulation.graphs.input_names import InputNames, user_frames
 from gapless.emulation.graphs.slots import GraphSlot, View, storage_of
 from gapless.emulation.graphs.tape import Tape, views
 from gapless.emulation.races.ranges import ByteRange, count_covered
+from gapless.emulation.support import stacks
 
 Tensor = torch.Tensor
 _CLOSE_REPLAYS = 64
@@ -212,7 +213,7 @@ class GraphWatch:
         before, self._held = self._held, {}
         outputs = {key for key, output in self.outputs.items() if output.slot.storage() is not None}
         for frame in frames:
-            own = variables(frame)
+            own = stacks.variables(frame)
             scopes = [own, *([] if own is frame.f_globals else [frame.f_globals])]
             for name, value in [item for scope in scopes for item in list(scope.items())]:
                 if type(value) not in (list, deque, tuple):

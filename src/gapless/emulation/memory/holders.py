@@ -14,10 +14,10 @@ import msgspec
 import torch
 
 from gapless.emulation.memory.additions import ADDERS, find_additions, mentions, refers_to, tree_of
-from gapless.emulation.memory.references import Edge, Walk, variables
+from gapless.emulation.memory.references import Edge, Walk
 from gapless.emulation.memory.retained_tree import Leftover, RetainedTree
 from gapless.emulation.support.local import local
-from gapless.emulation.support.stacks import frames_of_script, is_own, library_of
+from gapless.emulation.support.stacks import frames_of_script, is_own, library_of, variables
 from gapless.model.memory import Holder
 from gapless.model.pace import MIN_REPEATS
 from gapless.model.source import SourceLine
@@ -129,7 +129,7 @@ def _root_names(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
     running = frames_of_script(frame)
     users = [caller for caller in running if not library_of(caller.f_code.co_filename)]
     for caller in users:
-        for name, value in variables(caller):
+        for name, value in list(variables(caller).items()):
             yield Edge(name, value), caller.f_code.co_filename
     spaces = [(caller.f_code.co_filename, caller.f_globals) for caller in users]
     spaces += [(file, vars(module)) for file, module in _user_modules()]
@@ -139,7 +139,7 @@ def _root_names(frame: FrameType | None) -> Iterator[tuple[Edge, str]]:
                 yield Edge(name, value), file
     for caller in running:
         if library_of(caller.f_code.co_filename) not in ("", "torch", "python", "gapless"):
-            for name, value in variables(caller):
+            for name, value in list(variables(caller).items()):
                 yield Edge(name, value), ""
 
 

@@ -27,18 +27,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gapless.emulation.support.stacks import is_own, library_of
+from gapless.emulation.support.stacks import is_own, library_of, variables
 
 MAX_OBJECTS = 300_000
 """Objects that a walk visits at most: half a second."""
 _MAX_HALF = 4_000
 """Half the entries visited of a long container: so many first and so many last ones."""
-_OPTIMIZED = 0x1
-"""Flag of code whose variables are not in a dictionary."""
-_OWN_LOCALS = sys.version_info < (3, 13)
-"""Whether a frame keeps the dictionary returned by `f_locals`, and so the values in it."""
-_OWN_REFERENCES = 3
-"""References to such a dictionary if only its frame keeps it: the frame's and two of the counting code."""
 _SKIPPED = (ModuleType, CodeType, BuiltinFunctionType, str, bytes, int, float, complex, type(None))
 
 
@@ -191,18 +185,9 @@ def _frame_references(value: Any) -> Iterator[Edge]:
     for name in ("gi_frame", "cr_frame", "ag_frame", "tb_frame"):
         frame = getattr(value, name, frame)
     if frame is not None:
-        yield from (Edge(name, part) for name, part in variables(frame))
+        yield from (Edge(name, part) for name, part in list(variables(frame).items()))
     if type(value) is TracebackType:
         yield Edge("", value.tb_next)
-
-
-def variables(frame: FrameType) -> list[tuple[str, Any]]:
-    """Return the variables of a running function, without making the frame keep them longer."""
-    held = frame.f_locals
-    items = list(held.items())
-    if _OWN_LOCALS and frame.f_code.co_flags & _OPTIMIZED and sys.getrefcount(held) <= _OWN_REFERENCES:
-        held.clear()
-    return items
 
 
 def _is_user_class(kind: type) -> bool:

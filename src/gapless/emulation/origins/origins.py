@@ -27,12 +27,14 @@ from gapless.emulation.origins.tags import (
     attributes_of,
     keeps_attributes,
     tag_of,
+    tensors_by_name,
     users_place,
 )
 from gapless.emulation.origins.tallies import SiteTally
 from gapless.emulation.support.local import local
 from gapless.emulation.support.patches import Patches
 from gapless.model import Mechanism, Site
+from gapless.model.use import NamedTensors
 
 Tensor = torch.Tensor
 
@@ -54,6 +56,7 @@ class Origins:
         self._state_of, self._tick, self._has_values = state_of, tick, has_values
         self._tags: dict[tuple[Any, ...], Tag] = {}
         self._tallies: dict[int, SiteTally] = {}
+        self.named: dict[int, NamedTensors] = {}  # by site: the user's variables that are tensors
         # Where and in which step values of the device left torch last, and whether for a list.
         self._left_place: Place | None = None
         self._left_tick, self._left_for_list = -1, False
@@ -89,6 +92,7 @@ class Origins:
     def forget_sites(self) -> None:
         """Forget what is known of sites, which are numbered anew."""
         self._tallies.clear()
+        self.named.clear()
 
     def note_host_operator(self, plan: Any, values: Sequence[Any], out: Any) -> None:
         """Give the results of an operator on the CPU the strongest origin of its arguments, `values` without
@@ -199,6 +203,11 @@ class Origins:
         return self.enabled and not local.quiet
 
     # -- waits -------------------------------------------------------------------------------------
+
+    def note_names(self, site: int) -> None:
+        """Note where the tensors are that the user's line can name, at the first wait of a site."""
+        if site not in self.named:
+            self.named[site] = tensors_by_name(self._state_of)
 
     def note_wait(self, site: int, mechanism: Mechanism, detail: str, about: Sequence[Any]) -> None:
         """Add a wait at a site, and the tensors that it is `about`, to what is known of the site."""

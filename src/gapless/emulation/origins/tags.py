@@ -1,15 +1,19 @@
-"""Tags on storages: where the values come from, and what was done with them."""
+"""Tags on storages: where the values come from, and what was done with them; the user's names of tensors."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 
 from gapless.emulation.support import stacks
+from gapless.model.use import NamedTensors
 
 Place = tuple[int, int]
 """A running line: ``(id(code), f_lasti)``, as in a `RawStack`."""
@@ -86,3 +90,33 @@ def users_place() -> Place | None:
     """Return the innermost running line of the user's own code."""
     frame = users_frame()
     return None if frame is None else (id(frame.f_code), frame.f_lasti)
+
+
+def tensors_by_name(state_of: Callable[[torch.Tensor], int]) -> NamedTensors:
+    """Return the tensors that the user's innermost running function names; `state_of` says where one is."""
+    frame = users_frame()
+    on_gpu, on_cpu = set(), set()
+    for name, value in _named_values(frame) if frame is not None else ():
+        if isinstance(value, torch.Tensor):
+            with contextlib.suppress(*NO_STORAGE):
+                if state_of(value) >= 0:
+                    on_gpu.add(name)
+                elif value.dim():
+                    on_cpu.add(name)
+    return NamedTensors(frozenset(on_gpu), frozenset(on_cpu))
+
+
+def _named_values(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of what a function's code can name, the attributes of its ``self`` included."""
+    code, own = frame.f_code, stacks.variables(frame)
+    for name in (*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars):
+        if name in own:
+            yield name, own[name]
+        elif name in frame.f_globals:
+            yield name, frame.f_globals[name]
+    held = own.get("self")
+    attributes = dict(getattr(held, "__dict__", None) or {})
+    if isinstance(held, nn.Module):
+        attributes |= held._parameters | held._buffers
+    for name, value in attributes.items():
+        yield f"self.{name}", value

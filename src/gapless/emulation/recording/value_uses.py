@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from gapless.emulation.support import stacks
 from gapless.files.input import source_text
 from gapless.model import Site, Span
+from gapless.model.use import NamedTensors
 from gapless.model.wording import count
 from gapless.uses import ReadExpression, RunningPlace, read_uses
 from gapless.uses.source_files import Project
@@ -22,23 +23,26 @@ MAX_SECONDS = 3.0
 
 
 def add_uses(
-    recorded: Iterable[tuple[Site, stacks.RawStack]], clock: Callable[[], float] = time.perf_counter
+    recorded: Iterable[tuple[Site, stacks.RawStack]],
+    named: Mapping[int, NamedTensors],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[tuple[Site, ...], tuple[str, ...]]:
     """Return the sites of a session with the uses of what they read, and notes on what failed.
 
-    Each site comes with the stack at which it was recorded. After `MAX_SECONDS` of `clock` the rest keep
+    Each site comes with the stack at which it was recorded, and `named` has the user's tensors there by the
+    site's number. After `MAX_SECONDS` of `clock` the rest keep
     their general advice.
     """
     project = Project(source_text)
     began = clock()
     sites: list[Site] = []
     failures: dict[str, int] = {}
-    for site, raw in recorded:
+    for number, (site, raw) in enumerate(recorded):
         if clock() - began > MAX_SECONDS:
             sites.append(site)
             continue
         try:
-            sites.append(_with_uses(site, stacks.spans(raw), project))
+            sites.append(_with_uses(site, stacks.spans(raw), project, named.get(number, NamedTensors())))
         except Exception as error:  # a defect here must not cost the user the whole check
             reason = f"{type(error).__name__}: {error}"
             failures[reason] = failures.get(reason, 0) + 1
@@ -54,7 +58,7 @@ def _describe_failures(failures: dict[str, int]) -> Iterator[str]:
         )
 
 
-def _with_uses(site: Site, spans: Sequence[Span | None], project: Project) -> Site:
+def _with_uses(site: Site, spans: Sequence[Span | None], project: Project, named: NamedTensors) -> Site:
     """Return `site` with the span of the user's expression, and the uses of its value if it is a read."""
     places = [RunningPlace(line, span) for line, span in zip(site.stack, spans, strict=True)]
     depth = next((depth for depth, place in enumerate(places) if place.line.is_user), None)
@@ -62,7 +66,7 @@ def _with_uses(site: Site, spans: Sequence[Span | None], project: Project) -> Si
         return site  # a wait in backward belongs to the forward line, whose span is not recorded
     reading = ReadExpression()
     if site.mechanism in _READS and site.deciding_frame is None:
-        reading = read_uses(project, places[depth:], site.mechanism, site.call)
+        reading = read_uses(project, places[depth:], site.mechanism, site.call, named)
     return msgspec.structs.replace(
         site, span=places[depth].span, expression=reading.expression, uses=reading.uses
     )

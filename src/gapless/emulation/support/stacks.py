@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import linecache
 import os
@@ -29,6 +30,8 @@ gather: Any = partial(gather_traceback, True, False, False)
 """Capture the current stack as an object of torch's: twenty times as fast as `capture`."""
 _own_places: tuple[str, ...] = ()
 """Folders, files and packages of the user's own code that are installed."""
+_OWN_REFERENCES = 3
+"""References to a frame's dict of variables if only the frame keeps it: its own and two of the counting."""
 _hiding = threading.RLock()
 _NOTHING = object()
 _HERE = os.path.dirname(os.path.abspath(_version.__file__)) + os.sep
@@ -66,6 +69,21 @@ def capture(depth: int = 1) -> RawStack:
 def keep_code(code: CodeType) -> None:
     """Keep a code object alive, so that its id stays its own and can be in a `RawStack`."""
     _codes.setdefault(id(code), code)
+
+
+def variables(frame: FrameType) -> dict[str, Any]:
+    """Return the variables of `frame` by name.
+
+    Before Python 3.13 a function's frame caches the dict of `f_locals` and so keeps its values alive: the
+    cached dict is emptied again, unless the script holds it.
+    """
+    held = frame.f_locals
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return held  # of a module or a class: these are the variables themselves
+    copy = dict(held)
+    if sys.version_info < (3, 13) and sys.getrefcount(held) <= _OWN_REFERENCES:
+        held.clear()
+    return copy
 
 
 def users_line() -> SourceLine | None:
