@@ -49,29 +49,44 @@ class LineWaits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Waits per step at one line of the code before or after a change; 0 where the line does not wait.
 
     Lines are compared by their place in the code before; `line` is that place, or for a line that is new its
-    own.
+    own. The totals are waits of the whole run, set-up and evaluations included.
     """
 
     line: SourceLine
     before: float = 0.0
     after: float = 0.0
+    total_before: int = 0
+    total_after: int = 0
+
+
+ProofOutcome = Literal["bits", "rounding", "refused", "unprovable"]
+"""What a proof says.
+
+- ``bits``: the same to the last bit, and no sync more;
+- ``rounding``: the same up to the stated bound, and no sync more;
+- ``refused``: something differs, races or waits more;
+- ``unprovable``: nothing differs as far as the runs show, but they do not show enough.
+"""
 
 
 class FixProof(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A comparison of two runs of a project: before and after a change.
 
     - `proved`: nothing differs but the waits, which are fewer; `reason` says why not, in one sentence.
-    - `before`, `after`: waits per step; `lines`: the lines where they differ.
+    - `before`, `after`: waits per step, -1 where the run failed; `lines`: the lines where they differ.
     - `steps`: the number of optimizer steps whose parameters were compared.
     - `printed`: the printed lines are the same, times masked; `difference`: the first difference, of prints
       or parameters.
     - `parameters`: how parameters compare after each step.
     - `races`: codes of races that only the changed project has.
     - `not_run`: edited lines that neither run reached.
-    - `endings`: how each run ended.
+    - `endings`: how each run ended; `stopped`: both were stopped at the same step.
+    - `outcome`: what the proof says without regard to a gain; `bound`: the share by which numbers may differ.
+    - `notes`: how the two were compared, where that is not as usual.
     """
 
     proved: bool
+    outcome: ProofOutcome = "unprovable"
     reason: str = ""
     before: float = 0.0
     after: float = 0.0
@@ -83,6 +98,14 @@ class FixProof(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     races: tuple[str, ...] = ()
     not_run: tuple[SourceLine, ...] = ()
     endings: tuple[Ending, Ending] = (Ending(), Ending())
+    bound: float = 0.0
+    stopped: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the two do the same with no more waits."""
+        return self.outcome in ("bits", "rounding")
 
 
 class Fix(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -12,6 +12,7 @@ from gapless.model.comparison import Comparison
 from gapless.model.compiled import Compiled
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Finding
+from gapless.model.fix import FixProof
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.memory_report import MemoryReport
@@ -26,7 +27,7 @@ from gapless.model.table import Table
 from gapless.model.traffic import Traffic
 from gapless.model.verdict import Verdict
 
-Kind = Literal["session", "profile", "memory", "loader", "comparison", "proof", "runs"]
+Kind = Literal["session", "profile", "memory", "loader", "comparison", "proof", "edit", "runs"]
 """What a report is about; `runs` summarizes the reports that follow it."""
 
 
@@ -73,7 +74,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     - `verdict`: the answer; then `findings`, the costliest first, `tables` of numbers, and `notes`.
     - `kind`: what the report is about. The field of that name has its numbers: `profile` (of the slowest
-      rank, with a row in `ranks` for each), `memory` (for each device), `loader`, `comparison`, `proof`.
+      rank, with a row in `ranks` for each), `memory` (for each device), `loader`, `comparison`, `proof`,
+      `edit` (the proof of an edit).
     - `script`, `environment`, `ending`: the run of a session.
     - `steps`: its training steps; `phases`: what recurs between them (`times` is 0 if it was not reached).
     - `estimate`: what a step would take on a GPU; `offers`: the same for each GPU in question, and whether
@@ -117,6 +119,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     loader: Diagnosis | None = None
     comparison: Comparison | None = None
     proof: Proof | None = None
+    edit: FixProof | None = None
     readiness: Readiness | None = None
     compiled: tuple[Compiled, ...] = ()
     planned: Planned = Planned()

@@ -209,11 +209,14 @@ class ResultComparison:
             else ()
         )
         largest = float(far.flatten()[flat])
+        sides = [side.flatten()[flat] for side in (old, new)]
+        texts = [_format_element(side) for side in sides]
+        if texts[0] == texts[1]:  # they differ behind the digits that are shown
+            texts = [str(side.item()) for side in sides]
         self._add(
             where,
             "value",
-            _format_element(old.flatten()[flat]),
-            _format_element(new.flatten()[flat]),
+            *texts,
             largest=largest if math.isfinite(largest) else -1.0,
             at=at,
             share=float(wrong.sum()) / wrong.numel(),

@@ -207,7 +207,7 @@ class CaseComparer:
 
     @staticmethod
     def _compare_gradients(comparison: ResultComparison, old: CallResult, new: CallResult) -> None:
-        pairs = _pair_gradients(old.gradients, new.gradients)
+        pairs = pair_by_name(old.gradients, new.gradients)
         if pairs is None:
             comparison.notes.append("the two train different parameters; their gradients are not compared")
             pairs = [(name, name) for name in old.gradients if name in new.gradients]
@@ -280,7 +280,7 @@ def _tensors(call: CallResult) -> list[tuple[str, torch.Tensor]]:
     return list(tree.tensors(call.output, "output"))
 
 
-def _pair_gradients(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str]] | None:
+def pair_by_name(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str]] | None:
     """Pair gradients by name, or in order if the unmatched ones have the same shapes; else None."""
     if set(old) == set(new):
         return [(name, name) for name in old]

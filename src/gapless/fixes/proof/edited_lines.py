@@ -1,0 +1,79 @@
+"""What differs between two versions of a project's sources: which lines, and where each line went."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType
+
+from gapless.fixes.proof.project import ProjectVersion
+
+
+@dataclass(frozen=True)
+class FileEdit:
+    """The lines of `file` that only the version before has, and only the one after; and `places`.
+
+    `places` maps each number of a line after the edit to that of the same or the replaced line before it.
+    """
+
+    file: str
+    removed: frozenset[int]
+    added: frozenset[int]
+    places: Mapping[int, int]
+
+
+def find_edits(before: ProjectVersion, after: ProjectVersion) -> tuple[FileEdit, ...]:
+    """Return an edit for each Python file that differs; the two scripts count as one file."""
+    names = {before.project.script: after.project.script}
+    files = set(before.changes) | set(after.changes) | {before.project.script}
+    if before.project.root != after.project.root:
+        files |= {*before.sources(), *(set(after.sources()) - set(names.values()))}
+    edits = []
+    for file in sorted(files):
+        texts = before.read(file) or b"", after.read(names.get(file, file)) or b""
+        if file.endswith(".py") and texts[0] != texts[1]:
+            edits.append(compare_lines(file, *texts))
+    return tuple(edits)
+
+
+def compare_lines(file: str, before: bytes, after: bytes) -> FileEdit:
+    """Compare two texts of `file` line by line."""
+    old, new = before.splitlines(), after.splitlines()
+    removed: set[int] = set()
+    added: set[int] = set()
+    places: dict[int, int] = {}
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for tag, begin, end, new_begin, new_end in matcher.get_opcodes():
+        if tag != "equal":
+            removed.update(range(begin + 1, end + 1))
+            added.update(range(new_begin + 1, new_end + 1))
+        places.update(
+            (new_begin + offset + 1, begin + offset + 1)
+            for offset in range(min(end - begin, new_end - new_begin))
+        )
+    return FileEdit(file, frozenset(removed), frozenset(added), places)
+
+
+def executable_lines(text: bytes) -> frozenset[int]:
+    """Return the numbers of the lines of Python source that have code; none if it does not compile."""
+    try:
+        code = compile(text, "<source>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    return frozenset(line for part in _codes(code) for line in own_lines(part))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def own_lines(code: CodeType) -> Iterator[int]:
+    """Yield the lines at which a tracer sees `code` run, without those of nested functions' bodies."""
+    skipped = 0 if code.co_name.startswith("<") else code.co_firstlineno  # ``def``, which the caller runs
+    for _, _, line in code.co_lines():
+        if line and line != skipped:
+            yield line
