@@ -26,6 +26,7 @@ from gapless.uses.starts import RunningPlace, find_expression
 
 _ONCE = ("set-up", "first-step", "after")
 """Where waits are that happen once, for which nobody changes code."""
+_IN_BACKWARD = "it waits in backward of this line"
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
 """What stands in the folder that a project begins with."""
 
@@ -108,8 +109,17 @@ def plan_fixes(session: Session, root: Path, script: str) -> tuple[Fix, ...]:
             opened[key] = str(reason)
     for place in opened.values():
         if isinstance(place, FixPlace):
-            program.reads[reading_call(place.file.source, place.node)] = place.site.tensor
-    return tuple(_fix(key, place, places[key]) for key, place in opened.items())
+            program.reads[reading_call(place.file.source, place.node)] = next(iter(place.site.tensors), None)
+    fixes = [_fix(key, place, places[key]) for key, place in opened.items()]
+    return tuple(_share(fix, fixes) if fix.refusal == _IN_BACKWARD else fix for fix in fixes)
+
+
+def _share(fix: Fix, fixes: Iterable[Fix]) -> Fix:
+    """Return `fix` of a wait in backward with the edits of its line's forward waits, which remove it, too."""
+    for other in fixes:
+        if other.edits and (other.code, other.line.where) == (fix.code, fix.line.where):
+            return msgspec.structs.replace(other, line=fix.line, waits=fix.waits)
+    return fix
 
 
 def _collect(session: Session) -> dict[_Key, _Waiting]:
@@ -151,17 +161,15 @@ def _open_place(program: UserProgram, key: _Key, waiting: _Waiting) -> FixPlace:
         raise Refused("it waits only once, in set-up or at the end")
     file = program.files(key.file)
     if key.span is None:
-        raise Refused(
-            "it waits in backward of this line" if first.in_backward else "the session holds no exact place"
-        )
+        raise Refused(_IN_BACKWARD if first.in_backward else "the session holds no exact place")
     node = find_expression(file.source, RunningPlace(line, key.span))
     if node is None:
         raise Refused("the file has changed since the run")
-    tensors = {site.tensor for site in waiting.sites}
-    tensor = tensors.pop() if len({each and (each.dtype, each.shape) for each in tensors}) == 1 else None
+    kinds = {tuple((each.dtype, len(each.shape)) for each in site.tensors) for site in waiting.sites}
+    tensors = first.tensors if len(kinds) == 1 else ()
     uses = tuple(dict.fromkeys(use for site in waiting.sites for use in site.uses))
     often = max(waiting.findings, key=lambda finding: finding.frequency.per_step)
-    site = msgspec.structs.replace(first, tensor=tensor, uses=uses)
+    site = msgspec.structs.replace(first, tensors=tensors, uses=uses)
     return FixPlace(program, file, node, site, often.frequency, waiting.bytes)
 
 

@@ -31,10 +31,9 @@ Phase = Literal["train", "eval"]
 
 
 class WaitedTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The first tensor that the host waits for at a site: that is read, copied or has an unknown size.
+    """A tensor that the host waits for at a site: that is read, copied or has an unknown size.
 
-    `dtype` is torch's word for it (``bfloat16``), `shape` that of the first wait. All of them have this
-    `dtype` and this number of dimensions.
+    `dtype` is torch's word for it (``bfloat16``), `shape` that of the first wait.
     """
 
     dtype: str
@@ -59,7 +58,8 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
       they are unknown.
     - `uses`: what the value that is read there is for, the nearest use first; empty if that was not analysed.
     - `cause`: where the values come from; None if unknown.
-    - `tensor`: what is waited for; None if it was not recorded, or differs from wait to wait.
+    - `tensors`: what is waited for, in the order of the operator's arguments (of ``x[mask]`` first ``x``);
+      empty if it was not recorded, or dtypes or numbers of dimensions differ from wait to wait.
     """
 
     operator: str
@@ -75,7 +75,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     expression: str = ""
     uses: tuple[Use, ...] = ()
     cause: Origin | None = None
-    tensor: WaitedTensor | None = None
+    tensors: tuple[WaitedTensor, ...] = ()
 
     @property
     def line(self) -> SourceLine | None:

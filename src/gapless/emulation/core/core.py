@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ from gapless.torch_internals import current_node, sequence_number
 
 _MAX_ASKERS = 8
 """Lines that ask for GPU properties kept for the report, which names only a few."""
+_MAX_TENSORS = 4
+"""Tensors recorded of one wait: what is indexed, its indices and what is written."""
 _DEBUG_MESSAGE = "called a synchronizing CUDA operation"
 
 
@@ -213,20 +216,22 @@ class EmulationCore:
             self.origins.note_names(site)
         if about:
             self.origins.note_wait(site, mechanism, detail, about)
-            self._note_tensor(site, mechanism, about)
+            self._note_tensors(site, mechanism, about)
         if mechanism not in ("explicit", "free"):  # torch's debug mode does not see those
             self._heed_debug_mode(waits)
 
-    def _note_tensor(self, site: int, mechanism: Mechanism, about: Sequence[Any]) -> None:
-        """Record the first tensor on the side from which values come."""
-        for tensor in trees.tensors(about):
-            if (self.placement.state_of(tensor) >= 0) != (mechanism == "h2d"):
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                kind = WaitedTensor(
-                    dtype=dtype, shape=tuple(map(int, tensor.shape)), needs_gradient=tensor.requires_grad
-                )
-                self.recorder.note_tensor(site, kind)
-                return
+    def _note_tensors(self, site: int, mechanism: Mechanism, about: Sequence[Any]) -> None:
+        """Record the tensors on the side from which values come."""
+        tensors = (
+            WaitedTensor(
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                shape=tuple(map(int, tensor.shape)),
+                needs_gradient=tensor.requires_grad,
+            )
+            for tensor in trees.tensors(about)
+            if (self.placement.state_of(tensor) >= 0) != (mechanism == "h2d")
+        )
+        self.recorder.note_tensors(site, tuple(itertools.islice(tensors, _MAX_TENSORS)))
 
     def _capture_error(self, operator: str, mechanism: Mechanism, call: str, detail: str) -> RuntimeError:
         """Return the error to raise for a wait during a graph capture."""

@@ -42,7 +42,7 @@ class WaitRecorder:
         self._counts: dict[tuple[int, int, Phase, int], list[float]] = {}
         self._marks: list[_RawMark] = []
         self._stacks: dict[stacks.RawStack, stacks.RawStack] = {}  # each stored once: marks share them
-        self._tensors: dict[int, WaitedTensor | None] = {}
+        self._tensors: dict[int, tuple[WaitedTensor, ...]] = {}
         self._later: later.LaterRecorder | None = None
         self._notes: dict[str, None] = {}
         self._unknown: dict[str, None] = {}
@@ -119,11 +119,11 @@ class WaitRecorder:
                 self._mark("wait", f"wait#{site}", self.strands.here().thread, stack)
         return site
 
-    def note_tensor(self, site: int, tensor: WaitedTensor) -> None:
+    def note_tensors(self, site: int, tensors: tuple[WaitedTensor, ...]) -> None:
         """Note what is waited for at a site; forget it where that differs from wait to wait."""
-        first = self._tensors.setdefault(site, tensor)
-        if first is not None and (first.dtype, len(first.shape)) != (tensor.dtype, len(tensor.shape)):
-            self._tensors[site] = None
+        first = self._tensors.setdefault(site, tensors)
+        if first != tensors and not _are_alike(first, tensors):
+            self._tensors[site] = ()
 
     def mark(self, kind: str, name: str = "", depth: int = 1) -> None:
         """Record a mark where a step begins or ends; marks that end steps advance the tick.
@@ -225,7 +225,7 @@ class WaitRecorder:
     def sites(self) -> tuple[Site, ...]:
         """Return the distinct sites, by their number."""
         return tuple(
-            msgspec.structs.replace(self._make_site(key), tensor=self._tensors.get(number))
+            msgspec.structs.replace(self._make_site(key), tensors=self._tensors.get(number, ()))
             for key, number in self._sites.items()
         )
 
@@ -258,6 +258,13 @@ class WaitRecorder:
     def duration(self) -> float:
         """Return the seconds since the start of the recording."""
         return self._clock() - self._began
+
+
+def _are_alike(first: tuple[WaitedTensor, ...], second: tuple[WaitedTensor, ...]) -> bool:
+    """Whether both have the same dtypes and numbers of dimensions."""
+    return [(each.dtype, len(each.shape)) for each in first] == [
+        (each.dtype, len(each.shape)) for each in second
+    ]
 
 
 def _make_event(key: tuple[int, int, Phase, int], sums: tuple[float, int, int, int]) -> Event:

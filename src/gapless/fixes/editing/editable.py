@@ -107,6 +107,26 @@ class EditableFile:
         last += rest.rfind(b")") + 1  # the parentheses of the argument itself
         return self.edit(last, last, f", {text}")
 
+    def remove_keyword(self, call: ast.Call, name: str) -> Edit:
+        """Return the edit that removes a keyword argument behind another argument, with its comma.
+
+        Raises:
+            Refused: it is the first argument.
+        """
+        keyword = next(each for each in call.keywords if each.arg == name)
+        start, end = self.span(keyword)
+        before = [*call.args, *(each.value for each in call.keywords)]
+        ends = [self.span(each)[1] for each in before if self.span(each)[1] <= start]
+        if not ends:
+            raise Refused(f"`{name}` is the first argument")
+        between = self.data[max(ends) : start]
+        if b"#" in between:
+            raise Refused("a comment stands within the call")
+        closed = self.data[end : self.span(call)[1]].lstrip()
+        if not closed.startswith((b")", b",")):
+            raise Refused(f"`{name}` is in parentheses")
+        return self.edit(max(ends) + between.rfind(b")") + 1, end, "")
+
     def indent(self, statement: ast.stmt) -> str:
         """Return the whitespace before `statement`.
 

@@ -42,7 +42,7 @@ class UserProgram:
 class FixPlace:
     """One expression that waits: `node` in `file`, with its `site` and how often it waits.
 
-    `site` stands for all sites at this expression: its `tensor` is None if they differ. `bytes` is the
+    `site` stands for all sites at this expression: it has no `tensors` if they differ. `bytes` is the
     largest copy.
     """
 
@@ -60,9 +60,9 @@ class FixPlace:
         Raises:
             Refused: it is not known.
         """
-        if self.site.tensor is None:
+        if not self.site.tensors:
             raise Refused("the tensor's dtype is not known, or changes")
-        return self.site.tensor
+        return self.site.tensors[0]
 
     @property
     def calls(self) -> CallGraph:
@@ -98,3 +98,47 @@ def has_open_options(call: ast.Call) -> bool:
     return any(each.arg is None for each in call.keywords) or any(
         isinstance(each, ast.Starred) for each in call.args
     )
+
+
+def torch_name(place: FixPlace) -> str:
+    """Return the name under which the file knows torch.
+
+    Raises:
+        Refused: it does not import torch.
+    """
+    for name, (module, inner) in place.file.source.imports.items():
+        if module == "torch" and not inner:
+            return name
+    raise Refused("the file does not import torch")
+
+
+def qualified_name(place: FixPlace, function: ast.expr) -> str:
+    """Return the full name of what is called, by the file's imports: ``torch.nn.functional.one_hot``."""
+    parts: list[str] = []
+    node = function
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    module, inner = place.file.source.imports.get(node.id, ("", ""))
+    return ".".join(filter(None, [module, inner, *reversed(parts)])) if module else ""
+
+
+def is_module_call(place: FixPlace, call: ast.Call, *names: str) -> bool:
+    """Whether one of torch's functions with these names is called as ``torch.name(…)``."""
+    return isinstance(call.func, ast.Attribute) and qualified_name(place, call.func) in {
+        f"torch.{name}" for name in names
+    }
+
+
+def import_ops(place: FixPlace) -> tuple[Edit, ...]:
+    """Return the edit that imports `gapless.ops` as ``ops``; none if the file has it.
+
+    Raises:
+        Refused: the file calls something else ``ops``.
+    """
+    source = place.file.source
+    if source.imports.get("ops", ("gapless", "ops")) != ("gapless", "ops") or source.assigned.get("ops"):
+        raise Refused("the file calls something else `ops`")
+    return place.file.import_line("from gapless import ops")

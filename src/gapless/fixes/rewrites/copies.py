@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 
 from gapless.fixes.editing.editable import OtherForm, Refused
-from gapless.fixes.editing.places import Draft, FixPlace, has_open_options, keyword_of
+from gapless.fixes.editing.places import Draft, FixPlace, has_open_options, import_ops, keyword_of
 from gapless.fixes.editing.variables import loops_around
 from gapless.model.copies import IMMEDIATE
 from gapless.model.fix import Edit
 from gapless.model.loader_use import LoaderUse
+from gapless.rules._code import is_device
 from gapless.uses.meaning import values_of
 from gapless.uses.source_files import SourceFile, last_name
 
@@ -26,11 +27,37 @@ def write(place: FixPlace) -> Draft:
         return Draft("copy without waiting", edits, "exact" if _is_batch(place) else "tried")
     if place.site.detail == "strided":
         raise Refused("a part of a pinned tensor is copied through pageable memory")
-    if _is_batch(place):
+    if _is_batch(place) and not any(loader.setting.pin for loader in _loaders(place)):
         return Draft("copy from pinned batches without waiting", (*edits, *_pin(place)))
     if 0 < place.bytes <= IMMEDIATE:
         return Draft("copy without waiting: so little is copied by the call itself", edits)
-    raise Refused("what is copied comes from no DataLoader, and is too large to be copied by the call itself")
+    return Draft("copy through pinned memory", _through_pinned_memory(place))
+
+
+def _through_pinned_memory(place: FixPlace) -> tuple[Edit, ...]:
+    """Return the edits that make ``ops.to_device(x, device)`` of ``x.to(device)``.
+
+    Raises:
+        Refused: the copy also converts, or where it goes is not sure.
+    """
+    call, file = place.call("to", "cuda"), place.file
+    assert isinstance(call.func, ast.Attribute)
+    device = next(iter(call.args), keyword_of(call, "device"))
+    if len(call.args) + len(call.keywords) > 1 or (device is not None and not is_device(device)):
+        raise Refused("the copy also converts, or where it goes is not sure")
+    text = file.text(device) if device is not None else '"cuda"'
+    start, end = file.span(call)
+    inner = file.span(call.func.value)
+    name = file.span(call.func)[1] - len(call.func.attr)
+    rest = file.data[inner[1] : name].strip()
+    if not rest.endswith(b".") or b"#" in rest:
+        raise Refused("a comment stands within the call")
+    closing = rest[:-1].decode().strip()
+    return (
+        file.edit(start, start, "ops.to_device("),
+        file.edit(inner[1], end, f"{closing}, {text})"),
+        *import_ops(place),
+    )
 
 
 def non_blocking(place: FixPlace) -> tuple[Edit, ...]:
@@ -73,8 +100,6 @@ def _pin(place: FixPlace) -> tuple[Edit, ...]:
     """
     edits: list[Edit] = []
     for loader in _loaders(place):
-        if loader.setting.pin:
-            raise Refused("its DataLoader pins batches, but not this part of them")
         if loader.made is None or loader.library:
             raise Refused(f"{loader.library or 'a library'} makes the DataLoader")
         file = place.program.files(loader.made.file)

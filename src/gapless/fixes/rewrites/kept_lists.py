@@ -6,7 +6,7 @@ import ast
 
 from gapless.fixes.editing.editable import OtherForm, Refused
 from gapless.fixes.editing.numbers_read import keep_on_gpu, may_be_overwritten, read_at
-from gapless.fixes.editing.places import Draft, FixPlace
+from gapless.fixes.editing.places import Draft, FixPlace, torch_name
 from gapless.fixes.editing.variables import (
     Loop,
     Variable,
@@ -76,18 +76,6 @@ def _begins_anew(file: SourceFile, variable: Variable, statement: ast.stmt, loop
     return not outer or any(
         is_inside(file, empty, outer[0]) and not is_inside(file, empty, loop) for empty in empties
     )
-
-
-def torch_name(place: FixPlace) -> str:
-    """Return the name under which the file knows torch.
-
-    Raises:
-        Refused: it does not import torch.
-    """
-    for name, (module, inner) in place.file.source.imports.items():
-        if module == "torch" and not inner:
-            return name
-    raise Refused("the file does not import torch")
 
 
 def _is_empty_list(value: ast.expr | None) -> bool:

@@ -1,0 +1,183 @@
+"""Each rewrite: what it writes waits less and prints the same; and where it leaves the code alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fixes.cases import split_cases
+from fixes.rewriting import rewrite
+
+WRITTEN = split_cases("""
+## a number is filled in
+for i in range(5):
+    y = train() * torch.tensor(0.5, device="cuda") + torch.as_tensor(2, device="cuda", dtype=torch.float32)
+print(y.tolist())
+
+## a list is copied by the call
+for i in range(5):
+    y = train() * torch.tensor([0.5, 1.5], dtype=torch.float64, device=x.device).sum()
+print(y.tolist(), y.dtype)
+
+## a factory has the device
+device = torch.device("cuda")
+for i in range(5):
+    y = train() * torch.zeros(3, dtype=torch.half).to(device) + (torch.ones(3)).to("cuda")
+    y = y + torch.arange(3).cuda()
+print(y.tolist(), y.dtype)
+
+## a number in where
+for i in range(5):
+    y = torch.where(x > 0, torch.tensor(0.0), x); train()
+print(y.tolist())
+
+## a number through an index
+rows = torch.arange(2, device="cuda")
+for i in range(5):
+    x[rows] = 1.0; x[0, 1] = -2
+    train()
+print(x.tolist())
+
+## a name that few steps need
+for i in range(6):
+    value = train().mean().item()
+    train()
+    if i % 3 == 0:
+        print(value)
+
+## a bound
+for i in range(5):
+    n = max((x > i).sum().item(), 1)
+    y = x / n
+    train()
+print(y.tolist())
+
+## elements of a loop
+order = torch.tensor([2, 0, 1], device="cuda")
+for i in range(5):
+    for j, k in zip(range(3), order):
+        print(j, k.item(), int(k), end=" ")
+    print([k.item() for k in order])
+    train()
+
+## a size that is given
+labels = torch.tensor([0, 2, 1], device="cuda")
+for i in range(5):
+    y = torch.bincount(labels, minlength=4) + torch.nn.functional.one_hot(labels, 4).sum(0); train()
+print(y.tolist())
+
+## a masked sum
+mask = x > 0
+for i in range(5):
+    y = x[mask].sum(); train()
+print(f"{y.item():.3f}")
+
+## a masked mean of rows
+mask = x[:, 0] > 0
+for i in range(5):
+    y = (x * i)[mask].mean(); train()
+print(f"{y.item():.5f}")
+
+## a masked loss
+from torch.nn import functional as F
+target = torch.randint(0, 4, (8,), device="cuda"); keep = target != 3
+for i in range(5):
+    loss = F.cross_entropy(
+        x[keep], target[keep], label_smoothing=0.1)
+    squares = F.mse_loss(x[keep], (x * 2)[keep], reduction="sum")  # of rows
+    train()
+print(f"{loss.item():.5f} {squares.item():.4f}")
+
+## a choice
+for i in range(5):
+    loss = train().detach()
+    if torch.isnan(loss) | (loss > 0.2):
+        loss = torch.zeros_like(loss)
+    if loss < 0.1:
+        loss *= 2.0
+    else:
+        loss = loss + 1
+print(f"{loss.item():.5f}")
+
+## large memory of one's own
+y = torch.randn(40000)
+for i in range(5):
+    z = (y * i).to("cuda") + train().detach()
+print(z.sum().item())
+""")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_waits_less(name: str, tmp_path: Path) -> None:
+    rewriting = rewrite(tmp_path, WRITTEN[name])
+    assert rewriting.after.printed == rewriting.before.printed, rewriting.text
+    before, after = rewriting.waits
+    assert before - after >= 4, (rewriting.text, rewriting.refusals)
+    assert not rewriting.after.session.races
+
+
+LEFT = split_cases("""
+## other numbers than on the CPU
+for i in range(5):
+    y = torch.full((2,), 0.5).to("cuda", torch.half); train()
+print(y.tolist())
+
+## the variable is needed in every step
+for i in range(5):
+    value = train().item()
+    print(value)
+
+## a loop whose elements are tensors
+order = torch.tensor([2, 0, 1], device="cuda")
+for i in range(5):
+    for k in order:
+        print(k.item(), x[k].sum().tolist())
+    train()
+
+## rows that are used
+mask = x > 0
+for i in range(5):
+    y = x[mask].sort().values; train()
+print(y.sum().item() > 0)
+
+## two masks
+mask, other = x > 0, x <= 0
+for i in range(5):
+    y = torch.nn.functional.mse_loss(x[mask][:2], x[other][:2]); train()
+print(y.item() > 0)
+
+## a loss of each element
+from torch.nn import functional as F
+mask = x > 0
+for i in range(5):
+    y = F.mse_loss(x[mask], x[mask], reduction="none"); train()
+print(y.shape)
+
+## a branch that acts
+for i in range(5):
+    loss = train()
+    if loss > 0.1:
+        loss = train()
+print(f"{loss.item():.5f}")
+
+## a value that the code does not show
+rows = torch.arange(2, device="cuda")
+for i in range(5):
+    x[rows] = float(i); train()
+print(x.tolist())
+
+## something else called ops
+class ops: masked_sum = None
+ops = ops()
+mask = x > 0
+for i in range(5):
+    y = x[mask].sum(); train()
+print(f"{y.item():.5f}")
+""")
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_could_be_wrong_is_left(name: str, tmp_path: Path) -> None:
+    rewriting = rewrite(tmp_path, LEFT[name])
+    assert rewriting.after.printed == rewriting.before.printed
+    assert rewriting.refusals
