@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from gapless.metrics import declared
-from gapless.metrics.statistic import SizeMismatch, Statistic
+from gapless.metrics.breadth import SizeMismatch
+from gapless.metrics.statistic import Statistic
 
 state_readers: list[Callable[[Any, dict[str, Any], str, list[str]], bool]] = []
 """Functions ``(metric, states, prefix, errors)`` that read states saved by another package.

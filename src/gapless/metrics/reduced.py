@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.rows import Column, Rows
 from gapless.metrics.statistic import Slot, Statistic
 
@@ -42,6 +43,7 @@ class Sum(Statistic):
         self.measure = measure
         self.config = config
         self.outputs = outputs
+        self.breadth = Breadth("output", outputs)
         slots = {"sum": Slot(() if outputs == 1 else (outputs,), torch.float64), "seen": Slot()}
         super().__init__((measure, outputs, config), slots, checked=False)
 

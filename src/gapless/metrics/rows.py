@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gapless.metrics import distributed
 from gapless.metrics.batch import move_to_device
-from gapless.metrics.statistic import SizeMismatch, Slot, State, Statistic
+from gapless.metrics.statistic import Slot, State, Statistic
 
 Column = tuple[tuple[int, ...], torch.dtype]
 """Shape and dtype of a row."""
@@ -184,10 +184,7 @@ class Rows(Statistic):
                 continue
             row, own = tuple(saved[name].shape[1:]), tuple(column[0])
             if row != own:
-                raise SizeMismatch(
-                    f"size mismatch for {name}: saved rows have the shape {row}, but this metric keeps "
-                    f"rows of {own}: make it with the arguments that the other one was made with"
-                )
+                raise self.mismatch(name, row, own)
 
     def load(self, saved: dict[str, Tensor]) -> None:
         self.refuse_other_sizes(saved)

@@ -52,6 +52,7 @@ class SizedByData(Statistic):
             super().refuse_other_sizes(saved)
 
     def load(self, saved: dict[str, Tensor]) -> None:
+        saved = {name: value.cpu() for name, value in saved.items()}  # its size may have to be read
         size = self.size_in(saved)
         if size:
             self.fix_size(size)
@@ -61,6 +62,7 @@ class SizedByData(Statistic):
         assert isinstance(other, SizedByData)
         if other.size is not None:
             self.fix_size(other.size)
+            super().refuse_other_sizes(other.saved_state())
         super().absorb(other)
 
 

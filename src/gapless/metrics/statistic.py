@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch, is_capturing, move_to_device
+from gapless.metrics.breadth import Breadth, SizeMismatch, describe_sizes
 from gapless.torch_internals import foreach_zero
 
 State = dict[str, Tensor]
@@ -64,10 +65,6 @@ LIVE: weakref.WeakSet[Statistic] = weakref.WeakSet()
 """Every statistic in this process."""
 GONE: list[Statistic] = []
 """Statistics of deleted metrics that may have bad values that were not reported."""
-
-
-class SizeMismatch(ValueError):
-    """A saved state has another size than the state of the statistic that loads it."""
 
 
 class ReportedCounts:
@@ -130,6 +127,9 @@ class Statistic:
     """Bad values of other processes at the last reduction; None if bad values are not errors."""
     replayed = False
     """Whether updates may run without Python, in a CUDA graph or in compiled code."""
+
+    breadth: Breadth = Breadth()
+    """What there is a value for each of."""
 
     clean: ClassVar[Slot] = Slot()
     """How many updates came before the first bad value, for each of :meth:`fault_cells`."""
@@ -354,11 +354,11 @@ class Statistic:
         """Return the keys of :meth:`saved_state`."""
         return list(self.saved_slots)
 
-    def size_of(self, slot: str, shape: Sequence[int]) -> str:
-        """Return the size of a saved `slot` of this shape in words, such as ``3 classes``; "" if only
-        the shape is known.
+    def size_of(self, slot: str, shape: Sequence[int], own: Sequence[int]) -> str:
+        """Return the size of a saved `slot` of this shape in words, such as ``3 classes``, where it has the
+        shape `own` here; "" if only the shape is known.
         """
-        return ""
+        return self.breadth.words(shape, own)
 
     def refuse_other_sizes(self, saved: Mapping[str, Tensor]) -> None:
         """Raise unless each slot in `saved` has the same shape here.
@@ -370,15 +370,14 @@ class Statistic:
         for name in self.saved_slots:
             if name == "clean" or name not in saved or saved[name].shape == own[name].shape:
                 continue
-            sizes = [
-                (self.size_of(name, value.shape), tuple(value.shape)) for value in (saved[name], own[name])
-            ]
-            worded = all(words for words, _ in sizes) and sizes[0][0] != sizes[1][0]
-            before, now = (words if worded else f"shape {shape}" for words, shape in sizes)
-            raise SizeMismatch(
-                f"size mismatch for {name}: the saved state is for {before}, but this metric is for {now}: "
-                "make it with the arguments that the other one was made with"
-            )
+            raise self.mismatch(name, saved[name].shape, own[name].shape)
+
+    def mismatch(self, slot: str, shape: Sequence[int], own: Sequence[int]) -> SizeMismatch:
+        """Return the error for a saved `slot` of this shape where it has the shape `own` here."""
+        sizes = [self.size_of(slot, each, own) for each in (shape, own)]
+        if not all(sizes) or sizes[0] == sizes[1]:
+            sizes = [f"shape {tuple(each)}" for each in (shape, own)]
+        return SizeMismatch(f"size mismatch for {slot}: {describe_sizes(*sizes)}")
 
     def load(self, saved: State) -> None:
         """Copy a saved state into this statistic's storage.

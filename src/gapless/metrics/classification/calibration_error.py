@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.classification import label_messages, labels
 from gapless.metrics.classification.predictions import PredictionMetric
 from gapless.metrics.classification.scores import Problem, problem_marks, problem_scores
@@ -31,6 +32,7 @@ class ConfidenceBins(label_messages.LabelStatistic):
 
     def __init__(self, problem: Problem, bins: int, checked: bool) -> None:
         self.problem = self.label_rules = problem
+        self.breadth = Breadth("bin", bins)
         edges, fine = (torch.linspace(0, 1, bins + 1, dtype=dtype, device="cpu") for dtype in EDGE_DTYPES)
         self.constants = {"unit": 1, "edges": edges, "fine_edges": fine}
         slots = {

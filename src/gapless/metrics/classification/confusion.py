@@ -57,8 +57,8 @@ class ConfusionCounts(label_messages.LabelStatistic):
     def faults(self) -> Tensor:
         return self.state["table"][-2]
 
-    def size_of(self, slot: str, shape: Sequence[int]) -> str:
-        return f"{math.isqrt(shape[0] - 2)} classes" if slot == "table" and len(shape) == 1 else ""
+    def size_of(self, slot: str, shape: Sequence[int], own: Sequence[int]) -> str:
+        return f"{math.isqrt(max(shape[0] - 2, 0))} classes" if len(shape) == 1 else ""
 
     def matrix(self) -> Tensor:
         """Return the confusion matrix ``[C, C]``, targets by predictions."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gapless.metrics import fusing
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.classification import label_messages, labels
 from gapless.metrics.divide import share
 from gapless.metrics.host import ClassTable, is_readable_on_host
@@ -187,6 +188,7 @@ class MulticlassCounts(label_messages.LabelStatistic):
 
     def __init__(self, classes: int, top_k: int, ignore_index: int | None, checked: bool) -> None:
         self.layout = self.label_rules = ClassLayout(classes, top_k, ignore_index)
+        self.breadth = Breadth("class", classes)
         self._on_host: ClassTable | None = None
         self.fused_rows = fusing.ScoreRows()
         self.constants = {"unit": 1, "invalid_cell": classes + 1}
@@ -265,9 +267,6 @@ class MulticlassCounts(label_messages.LabelStatistic):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_on_host": None}
 
-    def size_of(self, slot: str, shape: Sequence[int]) -> str:
-        return f"{shape[-1] - _EXTRA_CELLS} classes" if slot == "table" and len(shape) == 2 else ""
-
     def counts(self) -> OutcomeCounts:
         """Return the outcome counts per class, ``(C,)`` each."""
         return self.layout.counts(self.state["table"])
@@ -298,6 +297,7 @@ class SamplewiseMulticlassCounts(label_messages.LabelStatistic, Rows):
         self, classes: int, top_k: int, ignore_index: int | None, checked: bool, capacity: int | None
     ) -> None:
         self.layout = self.label_rules = ClassLayout(classes, top_k, ignore_index)
+        self.breadth = Breadth("class", classes)
         self.constants = {"unit": 1, "invalid_cell": classes + 1}
         column = ((3, self.layout.width), torch.int64)
         super().__init__((classes, top_k, ignore_index), {"table": column}, capacity, checked)
@@ -388,6 +388,7 @@ class BinaryCounts(label_messages.LabelStatistic):
     def __init__(self, layout: ThresholdLayout, labels: int | None, checked: bool) -> None:
         self.layout = self.label_rules = layout
         self.labels = labels
+        self.breadth = Breadth("label", labels or 1, 0)
         shape = (layout.rows,) if labels is None else (labels, layout.rows)
         slots = {"table": Slot(shape), "seen": Slot(), "strange": Slot()}
         super().__init__((layout.threshold, layout.ignore_index, layout.logits, labels), slots, checked)
@@ -417,9 +418,6 @@ class BinaryCounts(label_messages.LabelStatistic):
     def faults(self) -> Tensor:
         return self.state["seen"] - self.state["table"][..., 2:].sum() + self.state["strange"]
 
-    def size_of(self, slot: str, shape: Sequence[int]) -> str:
-        return f"{shape[0]} labels" if slot == "table" and len(shape) == 2 else ""
-
     def counts(self) -> OutcomeCounts:
         """Return the outcome counts, ``()`` each, or per label ``(L,)``."""
         return self.layout.counts(self.state["table"])
@@ -433,6 +431,7 @@ class SamplewiseBinaryCounts(label_messages.LabelStatistic, Rows):
     ) -> None:
         self.layout = self.label_rules = layout
         self.labels = labels
+        self.breadth = Breadth("label", labels or 1, 0)
         config = (layout.threshold, layout.ignore_index, layout.logits, labels)
         shape = (layout.rows,) if labels is None else (labels, layout.rows)
         super().__init__(config, {"table": (shape, torch.int64)}, capacity, checked)

@@ -25,6 +25,7 @@ class MarginSums(label_messages.LabelStatistic):
 
     def __init__(self, problem: Problem, squared: bool, one_vs_all: bool, checked: bool) -> None:
         self.problem = self.label_rules = problem
+        self.breadth = problem.breadth
         self.squared = squared
         self.one_vs_all = one_vs_all
         shape = (problem.classes,) if one_vs_all else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.classification import label_messages, labels
 from gapless.metrics.later import CheckedLater
 from gapless.metrics.rows import Column, RowState
@@ -115,6 +117,11 @@ class Problem(NamedTuple):
         return labels.probabilities(preds, self.logits, kept, normalize, out)
 
     @property
+    def breadth(self) -> Breadth:
+        """What there are scores for."""
+        return Breadth("label" if self.task == "multilabel" else "class", self.classes)
+
+    @property
     def max_target(self) -> int:
         """The largest valid target."""
         return self.classes - 1 if self.task == "multiclass" else 1
@@ -177,6 +184,7 @@ class BinnedScores(label_messages.LabelStatistic):
 
     def __init__(self, problem: Problem, thresholds: Tensor, checked: bool) -> None:
         self.problem = self.label_rules = problem
+        self.breadth = problem.breadth
         self.bins = len(thresholds) + 1
         edges, order = thresholds.sort()
         self.sorted = bool((order.diff() > 0).all())
@@ -227,6 +235,18 @@ class BinnedScores(label_messages.LabelStatistic):
         extra = table[..., [-1, -2]]
         return {**saved, "table": torch.cat((extra, table[..., :-2]), -1)}
 
+    def size_of(self, slot: str, shape: Sequence[int], own: Sequence[int]) -> str:
+        """Return the size of a saved table: with as many thresholds as here, or with as many classes."""
+        cells, classes = (math.prod(shape) - CELLS_BEFORE_BINS) // 2, self.problem.classes
+        classes_there = cells // self.bins if cells % self.bins == 0 else 0
+        thresholds_there = cells // classes - 1 if cells % classes == 0 else 0
+        nouns = "labels" if self.problem.task == "multilabel" else "classes"
+        if classes_there == classes:
+            return f"{classes} {nouns} and {self.bins - 1} thresholds"
+        sizes = {nouns: classes_there, "thresholds": thresholds_there}
+        words = [f"{number} {name}" for name, number in sizes.items() if number > 0]
+        return " or ".join(words) or f"{cells} bins of {nouns} between thresholds"
+
     @property
     def thresholds_as_passed(self) -> Tensor:
         """The thresholds in the order the user passed them."""
@@ -264,6 +284,7 @@ class KeptScores(label_messages.LabelStatistic, CheckedLater):
 
     def __init__(self, problem: Problem, checked: bool, capacity: int | None) -> None:
         self.problem = self.label_rules = problem
+        self.breadth = problem.breadth
         shape = (problem.classes,)
         score: Column | None = None if capacity is None else (shape, torch.float32)
         columns = {"score": score, "mark": (shape, torch.int8)}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gapless.metrics import declared
 from gapless.metrics.aggregation import Values
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import SizeMismatch
 from gapless.metrics.classification.confusion import Confusion, ConfusionCounts
 from gapless.metrics.classification.counts import BinaryCounts, HitCounts, MulticlassCounts
 from gapless.metrics.classification.jaccard import Jaccard
@@ -24,7 +25,7 @@ from gapless.metrics.regression.spearman import Pairs
 from gapless.metrics.retrieval.queries import Documents
 from gapless.metrics.rooms import file_in_torchmetrics
 from gapless.metrics.segmentation.overlap import MeanIoU
-from gapless.metrics.statistic import SizeMismatch, Statistic, new_state_id
+from gapless.metrics.statistic import Statistic, new_state_id
 from gapless.metrics.text.rates import Edits
 
 States = dict[str, Any]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.statistic import Slot, Statistic
 
 IOU_SCALE = 2**32
@@ -57,6 +58,7 @@ class SegmentCounts(Statistic):
         self.allow_unknown = allow_unknown
         self.modified = modified
         count = categories.number
+        self.breadth = Breadth("category", count)
         with torch.device("cpu"):
             ids, places = torch.tensor([*categories.things, *categories.stuffs], dtype=torch.int64).sort()
             # Buckets alternate: numbers between two categories, then one category.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.host import is_readable_on_host
 from gapless.metrics.metric import Metric
 from gapless.metrics.reduced import UNREDUCED, Every, Sum
@@ -34,6 +35,7 @@ class Comoments(Statistic):
 
     def __init__(self, outputs: int) -> None:
         self.outputs = outputs
+        self.breadth = Breadth("output", outputs)
         self.shape = () if outputs == 1 else (outputs,)
         slots = {name: Slot(self.shape, torch.float64, reduction="fold") for name in ("seen", *SUMS)}
         super().__init__((outputs,), slots, checked=False)

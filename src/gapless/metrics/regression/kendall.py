@@ -9,8 +9,9 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.regression.errors import NUM_OUTPUTS_MESSAGE, PairMetric, as_columns, check_outputs
-from gapless.metrics.rows import Rows
+from gapless.metrics.rows import Column, Rows
 from gapless.metrics.statistic import storable
 
 VARIANTS, ALTERNATIVES = ("a", "b", "c"), ("two-sided", "less", "greater")
@@ -22,7 +23,9 @@ class AllPairs(Rows):
 
     def __init__(self, outputs: int) -> None:
         self.outputs = outputs
-        super().__init__((outputs,), {"preds": None, "target": None}, checked=False)
+        self.breadth = Breadth("output", outputs)
+        column: Column = (() if outputs == 1 else (outputs,), torch.float64)
+        super().__init__((outputs,), {"preds": column, "target": column}, checked=False)
 
     def count(self, batch: Batch) -> None:
         wide = storable(torch.float64, self.device)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.reduced import Sum
 from gapless.metrics.regression.errors import MeanError, check_outputs, float_pair, squared_error
 from gapless.metrics.statistic import HIGHEST, LOWEST, Slot, Statistic
@@ -22,6 +23,7 @@ class TargetScale(Statistic):
     def __init__(self, scale: str, outputs: int) -> None:
         self.scale = scale
         self.outputs = outputs
+        self.breadth = Breadth("output", outputs)
         shape = () if outputs == 1 else (outputs,)
         total = Slot(shape, torch.float64)
         slots = {

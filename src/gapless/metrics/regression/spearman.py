@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.regression.errors import NUM_OUTPUTS_MESSAGE, PairMetric, as_columns, check_outputs
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import storable
@@ -21,6 +22,7 @@ class Pairs(Rows):
 
     def __init__(self, outputs: int, capacity: int | None) -> None:
         self.outputs = outputs
+        self.breadth = Breadth("output", outputs)
         shape = () if outputs == 1 else (outputs,)
         columns = {"preds": (shape, torch.float32), "target": (shape, torch.float32)}
         super().__init__((outputs,), columns, capacity, checked=capacity is not None)

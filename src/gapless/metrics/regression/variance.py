@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.checks import warn
 from gapless.metrics.host import is_readable_on_host
 from gapless.metrics.regression.errors import (
@@ -37,11 +38,14 @@ class ErrorMoments(SizedByData):
         super().__init__(outputs, (), checked=False)
 
     def slots_for(self, size: int | None) -> dict[str, Slot]:
+        self.breadth = Breadth("output", size or 1)
         shape = () if size is None or size == 1 else (size,)
         return {"seen": Slot(), **{name: Slot(shape, torch.float64) for name in MOMENTS}}
 
     def size_in(self, saved: State) -> int:
-        return len(saved["target"]) if saved["target"].dim() else 0
+        if saved["target"].dim():
+            return len(saved["target"])
+        return int(is_readable_on_host(saved["seen"]) and bool(saved["seen"] > 0))  # or no batch yet
 
     def count(self, batch: Batch) -> None:
         target = batch.derive(float_pair)[1]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gapless.metrics import checks
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.divide import share
 from gapless.metrics.faults import check_after_update
 from gapless.metrics.metric import Metric
@@ -48,6 +49,7 @@ class MaskCounts(SizedByData):
         """Return the slots for `size` classes (None before the first batch: one), and set the constants that
         depend on the number."""
         self.masks = self.masks._replace(classes=size or 1)
+        self.breadth = Breadth("class", self.masks.classes)
         self.constants = {
             "places": histogram_offsets(self.masks, self.kind),
             "low": -1,

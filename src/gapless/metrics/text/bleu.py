@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gapless.metrics.batch import Batch
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.statistic import Slot, Statistic
 from gapless.metrics.text.rates import TextMetric
 from gapless.metrics.text.strings import TextInput, as_list
@@ -51,6 +52,7 @@ class CommonNGrams(Statistic):
 
     def __init__(self, max_n: int) -> None:
         self.max_n = max_n
+        self.breadth = Breadth("n-gram size", max_n)
         slots = {"hits": Slot((max_n,)), "seen": Slot((max_n,)), "length": Slot(), "nearest": Slot()}
         super().__init__((max_n,), slots, checked=False)
 

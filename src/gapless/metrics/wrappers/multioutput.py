@@ -25,6 +25,8 @@ class MultioutputWrapper(MetricCopies):
         squeeze_outputs: whether to remove the dimension from an output's tensors.
     """
 
+    copied_for = "output"
+
     def __init__(
         self,
         base_metric: Metric,
@@ -75,6 +77,7 @@ class MultioutputWrapper(MetricCopies):
             metric.persistent(mode)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self._explain_copies(state_dict, prefix, args[4])
         module_load(self, state_dict, prefix, *args)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gapless.metrics import declared
 from gapless.metrics.aggregation import MeanMetric, SumMetric
+from gapless.metrics.breadth import Breadth
 from gapless.metrics.metric import Metric
 from gapless.metrics.rows import Rows
 from gapless.metrics.statistic import Slot, State, Statistic, swap_states
@@ -61,6 +62,11 @@ class Window(Statistic):
             n: replace(slot, shape=(self.window, *slot.shape)) for n, slot in self.inner.saved_slots.items()
         }
         return {**rows, **{name: self.slots[name] for name in WINDOW_SLOTS}}
+
+    def size_of(self, slot: str, shape: Sequence[int], own: Sequence[int]) -> str:
+        updates = Breadth("update", self.window, 0).words(shape[:1], own[:1])
+        inner = self.inner.size_of(slot, shape[1:], own[1:])
+        return f"{updates} of {inner}" if updates and inner else updates
 
     def decode(self, state: State) -> State:
         rows = self.inner.decode({name: value for name, value in state.items() if name not in WINDOW_SLOTS})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from gapless.metrics.breadth import Breadth, SizeMismatch, describe_sizes
 from gapless.metrics.foreign import wrap_torchmetrics
 from gapless.metrics.metric import Metric
 from gapless.metrics.statistic import Slot, Statistic
@@ -26,10 +28,16 @@ def check_metric(metric: Any, name: str) -> Metric:
     return wrapped
 
 
+_COPY = re.compile(r"metrics\.(\d+)\.|\w+_(\d+)\.")
+"""The number of a copy in the name of a state."""
+
+
 class MetricCopies(Metric, abstract=True):
     """A wrapper of several copies of a metric, with the statistics of all."""
 
     direct = True
+    copied_for: ClassVar[str] = "sample"
+    """What there is a copy of the metric for."""
 
     def _make_copies(self, metric: Metric, number: int) -> None:
         """Make `number` copies of `metric` and register their statistics."""
@@ -37,6 +45,38 @@ class MetricCopies(Metric, abstract=True):
         for i, copied in enumerate(self._wrapped_metrics()):
             for name, part in copied.statistics():
                 self.use(f"{name}_{i}", part)
+
+    def _reduce_states(self, incoming: Mapping[str, Any] | Metric) -> None:
+        """Add the states of as many copies.
+
+        Raises:
+            SizeMismatch: there are more or fewer.
+        """
+        named = incoming if isinstance(incoming, Mapping) else dict.fromkeys(f"{n}." for n in incoming._names)
+        difference = self._describe_copies(named)
+        if difference:
+            raise SizeMismatch(difference)
+        super()._reduce_states(incoming)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self._explain_copies(state_dict, prefix, args[4])
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _explain_copies(self, state_dict: Any, prefix: str, errors: list[str]) -> None:
+        """Add to `errors` that a checkpoint is of more or fewer copies, if it is."""
+        names = [name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)]
+        difference = self._describe_copies(names)
+        if difference:
+            errors.append(f"{prefix}metrics: {difference}")
+
+    def _describe_copies(self, names: Iterable[str]) -> str:
+        """Say how many copies the states of these `names` are of, if there are more or fewer here."""
+        copies = {match.group(1) or match.group(2) for match in map(_COPY.match, names) if match}
+        own = len(self.metrics)
+        if len(copies) in (0, own):
+            return ""
+        sizes = [Breadth(self.copied_for, own).words([number], [own]) for number in (len(copies), own)]
+        return describe_sizes(*sizes)
 
     def reset(self) -> None:
         super().reset()
