@@ -200,3 +200,31 @@ def test_elements_of_different_tensors_have_remedies_of_their_own() -> None:
     remedies = {finding.remedy, *(spot.remedy for spot in finding.spots)}
     for name in ("first", "second"):
         assert any(f"`{name}.tolist()`" in remedy for remedy in remedies)
+
+
+def test_what_one_caller_of_a_helper_can_leave_out_is_said_of_its_call_alone() -> None:
+    def to_cpu(values: torch.Tensor) -> torch.Tensor:
+        return values.cpu()
+
+    kept = []
+
+    def step(number: int) -> None:
+        values = torch.ones(3, device=GPU)
+        product = to_cpu(values) @ torch.ones(3)
+        kept.append((to_cpu(values), product))
+
+    remedies = [finding.remedy for finding in findings(step)]
+    assert len(remedies) == 2
+    assert all("not for the rest: " in remedy for remedy in remedies)
+    assert sum("make `torch.ones(3)` on the GPU" in remedy for remedy in remedies) == 1
+
+
+def test_one_remedy_for_all_callers_names_none() -> None:
+    def to_cpu(values: torch.Tensor) -> torch.Tensor:
+        return values.cpu()
+
+    def step(number: int) -> None:
+        print(to_cpu(torch.ones(3, device=GPU)), end="")
+        print(to_cpu(torch.ones(4, device=GPU)), end="")
+
+    assert not any("not for the rest" in finding.remedy for finding in findings(step))

@@ -179,6 +179,23 @@ def test_the_table_of_remedies_knows_each_kind() -> None:
     assert set(BY_USE) == set(UseKind.__args__)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("rest", "read"),
+    [
+        ((), "and read `total` once, behind the loop"),
+        (("show",), "and read `total` only where it is shown"),
+        (("stop",), "read_later(value=total)"),
+        (("condition",), "read_later(value=total)"),
+    ],
+)
+def test_a_sum_that_the_loop_compares_is_not_only_shown(rest: tuple[UseKind, ...], read: str) -> None:
+    total = Use(kind="accumulator", line=3, text="total += x.item()")
+    site = _site(total, *(Use(kind=kind, line=4, text="total > 5") for kind in rest))
+    remedy = match_rule(site).remedy(site)
+    assert read in remedy
+    assert ("only where it is shown" in remedy) == (rest == ("show",))
+
+
 def test_the_sum_of_a_comparison_is_a_whole_number_and_stays_one() -> None:
     use = Use(kind="accumulator", line=3, text="right += (guess == y).sum().item()")
     line = SourceLine("/home/me/train.py", 3, "train", use.text)

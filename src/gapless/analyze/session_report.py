@@ -30,7 +30,7 @@ from gapless.analyze.run.inference import noun, with_own_noun, with_tokens_only
 from gapless.analyze.run.later import later_steps, with_late_sites
 from gapless.analyze.run.later import remark as later_remark
 from gapless.analyze.run.loop import ReadSource, training_loops
-from gapless.analyze.run.merge import callers, merge_groups, spots
+from gapless.analyze.run.merge import callers, merge_groups, name_callers, spots
 from gapless.analyze.run.phases import Phases, sum_phases
 from gapless.analyze.run.steps import RunSteps, find_steps
 from gapless.analyze.tables.session_tables import tables
@@ -81,7 +81,9 @@ def draft(
     phases = Phases(session, steps, loops)
     steps = replace(steps, mixed=phases.steps())
     groups = group_events(session, steps, loops, phases)
-    groups = groups if by_line else join_causes(merge_groups(groups, session, steps), session, steps)
+    if not by_line:
+        groups = join_causes(merge_groups(groups, session, steps), session, steps)
+        groups = name_callers(groups, session)
     waits = [_make_finding(group, session, steps, read) for group in groups]
     name = noun(steps, session.marks, loops, read)
     estimate, waits = _estimate_prices(session, steps, groups, waits) if priced else (None, waits)

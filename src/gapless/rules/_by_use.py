@@ -55,7 +55,7 @@ REMEDIES: dict[UseKind, UseRemedy] = {
     "check": UseRemedy(later.advise_check, "check on the GPU, or look at it a step later"),
     "best": UseRemedy(later.advise_best, "keep the best on the GPU, read it at the end", True),
     "tensor": UseRemedy(later.advise_tensor, "compute with the tensor itself, not its number"),
-    "accumulator": UseRemedy(later.advise_sum, "sum up on the GPU, read the sum where it is shown", True),
+    "accumulator": UseRemedy(later.advise_sum, "sum up on the GPU, read the sum once", True),
     "append": UseRemedy(later.advise_list, "keep the tensors, read all at once", True),
     "dict": UseRemedy(later.advise_dict, "keep the tensors, read all at once", True),
     "show": UseRemedy(later.advise_report, "show an earlier step's value, or every N steps", True),

@@ -157,7 +157,7 @@ def advise_condition(read: ReadValue, use: Use) -> str:
     chosen = f"`torch.where({condition}, a, b)`" if condition else "`torch.where(condition, a, b)`"
     return (
         f"keep `{read.tensor}` on the GPU, compute both outcomes and choose: {chosen}{read.place(use)}; or "
-        f"decide by the value of an earlier step: `gapless.ops.read_later(value={read.tensor})`"
+        f"decide by the value of an earlier step: `gapless.ops.read_later(value={read.looked_at(use)})`"
     )
 
 
@@ -176,8 +176,8 @@ def _without_reads(text: str) -> str:
 
 def advise_stop(read: ReadValue, use: Use) -> str:
     return (
-        f"let the loop stop a few turns late: `later = gapless.ops.read_later(value={read.tensor})`, and "
-        f"look at `later.result()` once `later.ready()`{read.place(use)}"
+        f"let the loop stop a few turns late: `later = gapless.ops.read_later(value={read.looked_at(use)})`, "
+        f"and look at `later.result()` once `later.ready()`{read.place(use)}"
     )
 
 

@@ -6,13 +6,19 @@ import ast
 
 from gapless.model import Use
 from gapless.model.use import UseKind
-from gapless.rules._code import Code, called_name, not_in_place, parse_line
-from gapless.rules._read_value import ReadValue, bracket, expression_of, is_count, parse_whole
+from gapless.rules._code import Code, called_name, is_module, keyword, not_in_place, parse_line
+from gapless.rules._read_value import ReadValue, bracket, expression_of, is_count, parse_whole, summed_in
 
 _SIZED = ("unique", "unique_consecutive", "nonzero", "argwhere", "masked_select", "bincount")
 """Calls that sync on the GPU as well: the size of what they return depends on the values."""
+_FACTORIES = ("ones", "zeros", "full", "eye", "arange", "linspace", "rand", "randn", "randint", "empty")
+"""Functions of torch that make a tensor on the CPU unless they are given a device."""
 _SOFT: frozenset[UseKind] = frozenset({"show", "numpy", "unused", "dict"})
 """Uses of a value that may as well be read every N steps, where it has no others."""
+
+
+_SHOWN: frozenset[UseKind] = _SOFT | {"append", "checkpoint"}
+"""Uses of a sum in its loop that read it seldom."""
 
 
 def advise_check(read: ReadValue, use: Use) -> str:
@@ -75,6 +81,11 @@ def advise_tensor(read: ReadValue, use: Use) -> str:
             f"{read.name(use)} computes with {names}, on the CPU: have that on the GPU, too (`{moved}`, "
             f"once, before the loop, if it stays the same), and leave out the read (`{read.tensor}`)"
         )
+    if factory := _made_on_cpu(code):
+        return (
+            f"make `{factory}` on the GPU (`device={bracket(read.value or 'value')}.device`)"
+            f"{read.place(use)}, and leave out the read (`{read.tensor}`)"
+        )
     tensor = f"the elements of `{read.tensor}`" if read.site.call.endswith("tolist") else f"`{read.tensor}`"
     return (
         f"leave out the read: {read.name(use)} computes with {tensor} itself (Python's and `math`'s "
@@ -82,23 +93,31 @@ def advise_tensor(read: ReadValue, use: Use) -> str:
     )
 
 
+def _made_on_cpu(code: Code | None) -> str:
+    """Return the call that makes a tensor on the CPU in the line; "" if there is none, or several."""
+    call = code.only_call(*_FACTORIES) if code is not None else None
+    if code is None or call is None or keyword(call, "device") is not None:
+        return ""
+    return (
+        code.text(call)
+        if isinstance(call.func, ast.Attribute) and is_module(call.func.value, "torch")
+        else ""
+    )
+
+
 def advise_sum(read: ReadValue, use: Use) -> str:
     whole = is_count(read.value)
     exact = read.tensor if whole else f"{read.tensor}.double()"
     changed = read.replace_in(use.text, exact)
-    code = parse_line(use.text)
-    target = ""
-    if code is not None and isinstance(code.statement, (ast.AugAssign, ast.Assign)):
-        statement = code.statement
-        target = code.text(statement.target if isinstance(statement, ast.AugAssign) else statement.targets[0])
+    target = summed_in(use.text)
     summed = not_in_place(changed) if changed else exact
     total = f"`{target}`" if target else "the sum"
     exactly = "" if whole else ", in float64 as Python does"
     integers = "" if whole or _is_float(read.value) else "; whole numbers need no `.double()`"
-    return (
-        f"sum up on the GPU{exactly}{read.place(use)}: `{summed}`, and read {total} only where it is shown"
-        f"{integers}"
-    )
+    rest = read.kinds - {"accumulator"}
+    where = "once, behind the loop" if not rest else "only where it is shown" if rest <= _SHOWN else ""
+    once = f", and read {total} {where}" if where else ""
+    return f"sum up on the GPU{exactly}{read.place(use)}: `{summed}`{once}{integers}"
 
 
 def _is_float(value: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import NamedTuple
 
 from gapless.model import Site, Use
@@ -46,6 +47,14 @@ class ReadValue(NamedTuple):
         bare = self.value or "value"
         return bare if bare.endswith(".detach()") else f"{bracket(bare)}.detach()"
 
+    def looked_at(self, use: Use) -> str:
+        """Return the text of what `use` looks at: a sum that the value is added to, or the tensor itself."""
+        for sum_use in self.site.uses:
+            target = summed_in(sum_use.text) if sum_use.kind == "accumulator" else ""
+            if target and re.search(rf"(?<![\w.]){re.escape(target)}(?!\w)", use.text):
+                return target
+        return self.tensor
+
     @property
     def targets(self) -> tuple[str, ...]:
         """What the line of the read assigns to."""
@@ -78,6 +87,15 @@ class ReadValue(NamedTuple):
     def name(self, use: Use) -> str:
         """Return the code of `use` with its line."""
         return f"`{use.text}`{self.place(use)}"
+
+
+def summed_in(text: str) -> str:
+    """Return what the statement `text` adds to; "" if it is no assignment."""
+    code = parse_line(text)
+    if code is None or not isinstance(code.statement, (ast.AugAssign, ast.Assign)):
+        return ""
+    statement = code.statement
+    return code.text(statement.target if isinstance(statement, ast.AugAssign) else statement.targets[0])
 
 
 def read_value(site: Site) -> str:

@@ -178,10 +178,12 @@ def _advise_single_read(code: Code, call: ast.Call, subject: str) -> str:
         target = code.text(statement.target)
         exact = code.replace((call, f"{kept}.double()"))
         if not exact or _counts(code, call):
-            return f"sum up on the GPU: `{not_in_place(changed)}`, and read `{target}` where it is shown"
+            return (
+                f"sum up on the GPU: `{not_in_place(changed)}`, and read `{target}` where a number is needed"
+            )
         return (
             f"sum up on the GPU, in float64 as Python does: `{not_in_place(exact)}`, and read "
-            f"`{target}` where it is shown"
+            f"`{target}` where a number is needed"
         )
     appended = code.only_call("append")
     if changed and appended is not None and appended.args == [call]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -75,12 +75,12 @@ def read_uses(
     places: Sequence[RunningPlace],
     mechanism: Mechanism,
     call: str,
-    named: NamedTensors = _UNKNOWN,
+    named: Sequence[NamedTensors] = (),
 ) -> ReadExpression:
     """Return what is read at the innermost of `places` and what for; empty if the source does not show it.
 
     `mechanism` and `call` are those of the `Site`; `places` are innermost first, with library frames.
-    `named` are the tensors that the innermost place names.
+    `named` are the tensors that the user's functions name there, innermost first.
     """
     frames = _frames(project, places)
     first = next(iter(frames), None)
@@ -89,28 +89,37 @@ def read_uses(
     file, node = first.file, first.node
     shown = node.test if isinstance(node, (ast.If, ast.While, ast.Assert)) else node
     expression = file.text(shown) if isinstance(shown, ast.expr) else ""
-    file.note_tensors(file.scope(node), named.on_gpu | named.on_cpu)
+    own = named[0] if named else _UNKNOWN
+    file.note_tensors(file.scope(node), own.on_gpu | own.on_cpu)
     flow = Flow(file, CallGraph(project, frames))
     if not _start(flow, file, node, mechanism, call.rpartition(".")[2]):
         return ReadExpression(expression)
     uses = flow.uses()
     operands = _operands(shown, mechanism) if _may_be_element(shown, mechanism) else ()
-    if walked := next(filter(None, (walked_tensor(file, each, named) for each in operands)), ""):
+    if walked := next(filter(None, (walked_tensor(file, each, own) for each in operands)), ""):
         uses = (Use(kind="element", line=getattr(node, "lineno", 0), text=walked), *uses)
     if _may_change(flow.calls, file, _operand(node)):
         uses = tuple(msgspec.structs.replace(use, changes=True) for use in uses)
-    return ReadExpression(expression, tuple(_place_operands(file, node, use, named) for use in uses))
+    running = [frame for frame in frames if frame is not None and frame.node is not None]
+    by_scope: dict[tuple[SourceFile, ast.AST], NamedTensors] = {}
+    for frame, tensors in zip(running, named, strict=False):
+        by_scope[frame.file, frame.file.scope(frame.node or frame.file.tree)] = tensors
+    return ReadExpression(expression, tuple(_place_operands(project, file, use, by_scope) for use in uses))
 
 
-def _place_operands(file: SourceFile, node: ast.AST, use: Use, named: NamedTensors) -> Use:
-    """Return `use` with where the tensors are that its text names, if that is in the function of `node`."""
-    if use.file or "…" in use.text or file.scope_at(use.line) is not file.scope(node):
+def _place_operands(
+    project: Project, file: SourceFile, use: Use, named: Mapping[tuple[SourceFile, ast.AST], NamedTensors]
+) -> Use:
+    """Return `use` of a read in `file` with where the tensors are that its text names, by function."""
+    used_in = project.file(use.file) if use.file else file
+    tensors = named.get((used_in, used_in.scope_at(use.line))) if used_in is not None else None
+    if tensors is None or "…" in use.text:
         return use
     try:
         names = {ast.unparse(each) for each in ast.walk(ast.parse(use.text)) if isinstance(each, _NAMES)}
     except SyntaxError:  # such as a clause of a statement
         return use
-    on_gpu, on_cpu = (tuple(sorted(names & tensors)) for tensors in named)
+    on_gpu, on_cpu = (tuple(sorted(names & where)) for where in tensors)
     return msgspec.structs.replace(use, on_gpu=on_gpu, on_cpu=on_cpu)
 
 

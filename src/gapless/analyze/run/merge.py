@@ -12,6 +12,7 @@ from gapless.analyze.run.group import Group
 from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session, Site, SourceLine, Stack
 from gapless.model.finding import Caller, Spot
+from gapless.model.source import places
 from gapless.rules._places import advise_for_lines, is_for_library
 from gapless.rules.causes import remedy_by_cause
 
@@ -62,6 +63,36 @@ def _mend_together(parts: Sequence[Group], session: Session) -> Group:
     """Merge groups that one change mends; those in a row of lines get one remedy, where the rule has one."""
     merged = join_groups(parts)
     return replace(merged, remedy=_remedy_together(parts, session) or merged.remedy)
+
+
+def name_callers(groups: Sequence[Group], session: Session) -> list[Group]:
+    """Return `groups` with the caller in the remedy where one line needs different ones for its callers.
+
+    A function that moves its argument to the CPU serves them all: what one of them can leave out another may
+    need.
+    """
+    by_line: dict[tuple[object, ...], list[int]] = {}
+    for number, group in enumerate(groups):
+        by_line.setdefault((group.rule.code, group.line, group.backward), []).append(number)
+    result = [*groups]
+    for numbers in by_line.values():
+        ways = [_direct_callers(groups[number], session) for number in numbers]
+        apart = len(set().union(*ways)) == sum(map(len, ways))
+        if len({groups[number].remedy for number in numbers}) > 1 and all(ways) and apart:
+            for number, lines in zip(numbers, ways, strict=True):
+                calls = f"the call{'s' if len(lines) > 1 else ''} at {places(lines, _file_name)}"
+                remedy = f"for {calls}, not for the rest: {groups[number].remedy}"
+                result[number] = replace(groups[number], remedy=remedy)
+    return result
+
+
+def _file_name(file: str) -> str:
+    return SourceLine(file, 0).name
+
+
+def _direct_callers(group: Group, session: Session) -> frozenset[SourceLine]:
+    """Return the user's lines that call the function of the group's line."""
+    return frozenset(stack[0] for number in group.by_site if (stack := _user_callers(session.sites[number])))
 
 
 def join_groups(parts: Sequence[Group], leading: Group | None = None) -> Group:

@@ -56,7 +56,7 @@ class Origins:
         self._state_of, self._tick, self._has_values = state_of, tick, has_values
         self._tags: dict[tuple[Any, ...], Tag] = {}
         self._tallies: dict[int, SiteTally] = {}
-        self.named: dict[int, NamedTensors] = {}  # by site: the user's variables that are tensors
+        self.named: dict[int, tuple[NamedTensors, ...]] = {}  # by site, see `tensors_by_name`
         # Where and in which step values of the device left torch last, and whether for a list.
         self._left_place: Place | None = None
         self._left_tick, self._left_for_list = -1, False

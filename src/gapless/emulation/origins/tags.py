@@ -34,6 +34,9 @@ WRITES = "_gapless_writes"
 NO_STORAGE = (NotImplementedError, RuntimeError, ValueError)
 """Errors of a tensor without a storage, as a sparse tensor is."""
 
+_MAX_NAMING = 3
+"""Functions of the user's, from the innermost on, whose variables are looked at."""
+
 COPIED_BACK, BATCH, NUMPY, MADE = 4, 3, 2, 1
 """Strengths of origins: of several arguments' origins a result has the strongest."""
 
@@ -92,11 +95,21 @@ def users_place() -> Place | None:
     return None if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
-def tensors_by_name(state_of: Callable[[torch.Tensor], int]) -> NamedTensors:
-    """Return the tensors that the user's innermost running function names; `state_of` says where one is."""
-    frame = users_frame()
+def tensors_by_name(state_of: Callable[[torch.Tensor], int]) -> tuple[NamedTensors, ...]:
+    """Return the tensors that the user's innermost running functions name; `state_of` says where one is."""
+    frame: FrameType | None = sys._getframe(1)
+    named: list[NamedTensors] = []
+    while frame is not None and len(named) < _MAX_NAMING:
+        if stacks.is_users(frame.f_code.co_filename):
+            named.append(_tensors_of(frame, state_of))
+        frame = frame.f_back
+    return tuple(named)
+
+
+def _tensors_of(frame: FrameType, state_of: Callable[[torch.Tensor], int]) -> NamedTensors:
+    """Return the tensors that one function names."""
     on_gpu, on_cpu = set(), set()
-    for name, value in _named_values(frame) if frame is not None else ():
+    for name, value in _named_values(frame):
         if isinstance(value, torch.Tensor):
             with contextlib.suppress(*NO_STORAGE):
                 if state_of(value) >= 0:

@@ -24,14 +24,14 @@ MAX_SECONDS = 3.0
 
 def add_uses(
     recorded: Iterable[tuple[Site, stacks.RawStack]],
-    named: Mapping[int, NamedTensors],
+    named: Mapping[int, tuple[NamedTensors, ...]],
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[tuple[Site, ...], tuple[str, ...]]:
     """Return the sites of a session with the uses of what they read, and notes on what failed.
 
-    Each site comes with the stack at which it was recorded, and `named` has the user's tensors there by the
-    site's number. After `MAX_SECONDS` of `clock` the rest keep
-    their general advice.
+    Each site comes with the stack at which it was recorded, and `named` has the tensors of the user's
+    functions there, innermost first, by the site's number. After `MAX_SECONDS` of `clock` the rest keep their
+    general advice.
     """
     project = Project(source_text)
     began = clock()
@@ -42,7 +42,7 @@ def add_uses(
             sites.append(site)
             continue
         try:
-            sites.append(_with_uses(site, stacks.spans(raw), project, named.get(number, NamedTensors())))
+            sites.append(_with_uses(site, stacks.spans(raw), project, named.get(number, ())))
         except Exception as error:  # a defect here must not cost the user the whole check
             reason = f"{type(error).__name__}: {error}"
             failures[reason] = failures.get(reason, 0) + 1
@@ -58,7 +58,9 @@ def _describe_failures(failures: dict[str, int]) -> Iterator[str]:
         )
 
 
-def _with_uses(site: Site, spans: Sequence[Span | None], project: Project, named: NamedTensors) -> Site:
+def _with_uses(
+    site: Site, spans: Sequence[Span | None], project: Project, named: Sequence[NamedTensors]
+) -> Site:
     """Return `site` with the span of the user's expression, and the uses of its value if it is a read."""
     places = [RunningPlace(line, span) for line, span in zip(site.stack, spans, strict=True)]
     depth = next((depth for depth, place in enumerate(places) if place.line.is_user), None)
