@@ -27,17 +27,6 @@ from gapless.uses.starts import RunningPlace, find_expression
 _ONCE = ("set-up", "first-step", "after")
 """Where waits are that happen once, for which nobody changes code."""
 _IN_BACKWARD = "it waits in backward of this line"
-_ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
-"""What stands in the folder that a project begins with."""
-
-
-def project_root(script: str) -> Path:
-    """Return the folder of a script's project: the first above it that begins one, otherwise its own."""
-    folder = Path(script).resolve().parent
-    for each in (folder, *folder.parents):
-        if any((each / mark).exists() for mark in _ROOT_MARKS):
-            return each
-    return folder
 
 
 @dataclass
