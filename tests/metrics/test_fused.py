@@ -113,7 +113,7 @@ def test_values_are_those_of_the_plain_way(kernels, dtype):
             for name, value in plain[1].items():  # what is no class is where it was, or is in no result
                 if name.endswith(".clean"):
                     assert torch.equal(fused[1][name].cpu(), value.cpu()), sample.label
-    assert {"count_blocks", "add_blocks", "add_value", "mean_of", "score_classes"} <= set(kernels)
+    assert {"count_blocks", "add_blocks", "add_value", "compute_mean", "score_classes"} <= set(kernels)
 
 
 def scores(random: torch.Generator, classes: int) -> tuple[Tensor, Tensor]:
@@ -228,7 +228,7 @@ def test_the_kernels_compile_for_a_gpu(dtype: str | None):
     argument_types = {
         "preds": f"*{dtype or 'i64'}",
         "target": "*i64",
-        "found": "*i32",
+        "block_counts": "*i32",
         **dict.fromkeys(numbers, "i32"),
     }
     constants = {"CLASSES": 15, "SCORES": dtype is not None, "DOUBLE": dtype == "fp64", "IGNORES": True}
@@ -236,7 +236,8 @@ def test_the_kernels_compile_for_a_gpu(dtype: str | None):
         bound = {**constants, "PAIRS": pairs, "ROWS": 32 * warps, "SOME": 16, "BINS": bins}
         assert "count_blocks" in ptx_of(fused_kernels.count_blocks, argument_types, bound, warps)
     numbers = ("programs", "width", "edge", "edge_step", "edges", "checked_rows")
-    argument_types = {"found": "*i32", "table": "*i64", "clean": "*i64", **dict.fromkeys(numbers, "i32")}
+    argument_types = {"block_counts": "*i32", "table": "*i64", "clean": "*i64"}
+    argument_types |= dict.fromkeys(numbers, "i32")
     ptx_of(fused_kernels.add_blocks, argument_types, {"TABLE_ROWS": 3, "BINS": 32, "SOME": 32})
     argument_types = {"value": f"*{dtype or 'fp16'}", "totals": "*fp64", "clean": "*i64"}
     ptx_of(fused_kernels.add_value, argument_types, {"CHECKED": True, "SPECK": 2.0**-1000})

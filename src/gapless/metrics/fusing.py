@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import importlib.util
 from collections.abc import Sequence
 from typing import Any
@@ -50,12 +48,6 @@ class fused(Mode):  # noqa: N801  # used as a statement
 def uses_kernels(device: torch.device) -> bool:
     """Whether data on `device` is counted by Triton kernels now."""
     return fused.on and device.type == "cuda" and not torch.compiler.is_compiling()
-
-
-@functools.cache
-def kernels() -> Any:
-    """Return the module with the Triton kernels, imported on first use."""
-    return importlib.import_module("gapless.metrics.fused_kernels")
 
 
 class Form:
@@ -123,12 +115,14 @@ class ScoreRows:
 
 def compute_scores(table: Tensor, cache: ScoreRows, rows: Sequence[ScoreRow]) -> dict[ScoreRow, Tensor]:
     """Return scores from a table of counts ``(3, classes + 3)``, one 0-dim tensor per row, in one launch."""
+    from gapless.metrics import fused_kernels  # only where Triton is
+
     distinct = tuple(dict.fromkeys(rows))
     row_tensor = cache.on(table.device, distinct)
     out = torch.empty(len(distinct), dtype=torch.float32, device=table.device)
     classes = table.shape[1] - 3
     block_size = min(1024, next_power_of_two(classes))
-    kernels().score_classes[(len(distinct),)](
+    fused_kernels.score_classes[(len(distinct),)](
         table, row_tensor, out, table.shape[1], classes, FIELDS=SCORE_FIELDS, SOME=block_size
     )
     return dict(zip(distinct, out.unbind(), strict=True))
@@ -136,14 +130,18 @@ def compute_scores(table: Tensor, cache: ScoreRows, rows: Sequence[ScoreRow]) ->
 
 def compute_mean(totals: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mean of a state ``(3,)`` of `WeightedTotal`, in one launch."""
+    from gapless.metrics import fused_kernels  # only where Triton is
+
     out = torch.empty((), dtype=dtype, device=totals.device)
-    kernels().mean_of[(1,)](totals, out)
+    fused_kernels.compute_mean[(1,)](totals, out)
     return out
 
 
 def add_value(value: Tensor, totals: Tensor, clean: Tensor, checked: bool, speck: float) -> None:
     """Add one value to a state of `WeightedTotal` and count updates without NaN in `clean`, in one launch."""
-    kernels().add_value[(1,)](value, totals, clean, CHECKED=checked, SPECK=speck)
+    from gapless.metrics import fused_kernels  # only where Triton is
+
+    fused_kernels.add_value[(1,)](value, totals, clean, CHECKED=checked, SPECK=speck)
     increment_version([totals, clean])
 
 
@@ -161,6 +159,8 @@ def count_classes(
     for input that the kernels do not support: tables beyond `MAX_BINS`, scores without regular strides,
     targets that are not contiguous integers.
     """
+    from gapless.metrics import fused_kernels  # only where Triton is
+
     preds, target = batch
     bins = next_power_of_two(classes * classes + 3 if pairs else classes + 4)
     labels, scored = target.numel(), preds.dim() == target.dim() + 1
@@ -177,7 +177,7 @@ def count_classes(
     # The programs' bins together take no more memory than the labels they count.
     programs = max(1, min(-(-labels // rows_per_block), MAX_PROGRAMS, labels * 8 // (bins * rows * 4)))
     block_counts = torch.empty(programs * rows * bins, dtype=torch.int32, device=table.device)
-    kernels().count_blocks[(programs,)](
+    fused_kernels.count_blocks[(programs,)](
         preds, target, block_counts, labels, *steps, 0 if ignored is None else ignored,
         CLASSES=classes, SCORES=scored, DOUBLE=preds.dtype == torch.float64, IGNORES=ignored is not None,
         PAIRS=pairs, ROWS=rows_per_block, SOME=min(64, next_power_of_two(classes)), BINS=bins,
@@ -186,7 +186,7 @@ def count_classes(
     width = table.numel() // rows
     edge, step, edges, checked = (classes * classes, 1, 1, 1) if pairs else (0, classes + 1, 2, 2)
     columns_per_block = min(256, bins)
-    kernels().add_blocks[(rows, -(-width // columns_per_block))](
+    fused_kernels.add_blocks[(rows, -(-width // columns_per_block))](
         block_counts, table, table if clean is None else clean, programs, width, edge, step, edges,
         0 if clean is None else checked, TABLE_ROWS=rows, BINS=bins, SOME=columns_per_block,
     )  # fmt: skip

@@ -27,7 +27,7 @@ class Kappa(Confusion, abstract=True):
     def score(self, matrix: Tensor) -> Tensor:
         counts = matrix.float()
         rows, columns = counts.sum(1, keepdim=True), counts.sum(0, keepdim=True)
-        expected = rows @ columns / columns.sum()
+        expected = rows * columns / columns.sum()
         index = torch.arange(len(counts), device=counts.device, dtype=counts.dtype)
         distance = (index[:, None] - index).abs()
         if self.weights == "quadratic":

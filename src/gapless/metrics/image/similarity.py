@@ -82,12 +82,19 @@ def paired_images(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def blur(image: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return images ``(N, C, ...)`` averaged with `weights`, one dimension after the other."""
-    result, dims = image.flatten(0, 1).unsqueeze(1), len(weights)
+    """Return images ``(N, C, ...)`` averaged with `weights`, one dimension after the other.
+
+    Each image is a channel of its own: a GPU convolves channels one by one in full precision, and a single
+    one by cuDNN in TF32, whose rounding the differences of squares in a similarity make a thousand times
+    larger.
+    """
+    result, dims = image.flatten(0, 1).unsqueeze(0), len(weights)
+    channels = result.shape[1]
     convolve = F.conv2d if dims == 2 else F.conv3d
     for dim, row in enumerate(weights):
         shape = [1, 1, *(len(row) if i == dim else 1 for i in range(dims))]
-        result = convolve(result, row.to(result.dtype).reshape(shape))
+        kernels = row.to(result.dtype).reshape(shape).expand(channels, *shape[1:])
+        result = convolve(result, kernels, groups=channels)
     return result.reshape(*image.shape[:2], *result.shape[2:])
 
 
