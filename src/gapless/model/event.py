@@ -99,12 +99,22 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def _telling_stack(self) -> Stack:
         if not self.forward:
             return self.stack
-        ran = tuple(itertools.takewhile(lambda frame: frame.function != "_engine_run_backward", self.stack))
+        ran = self._frames_above_engine
         return self.stack if any(frame.is_user for frame in ran) else (*ran, *self.forward)
+
+    @property
+    def _frames_above_engine(self) -> Stack:
+        """The Python code that backward called: a hook, a function's `backward`, a layer computed again."""
+        return tuple(itertools.takewhile(lambda frame: frame.function != "_engine_run_backward", self.stack))
 
     @property
     def in_backward(self) -> bool:
         return bool(self.node)
+
+    @property
+    def of_node(self) -> bool:
+        """Whether a node of autograd ran the operator itself, not Python code that backward called."""
+        return self.in_backward and len(self._frames_above_engine) in (0, len(self.stack))
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -69,7 +69,7 @@ class TensorAsIndex(WaitRule):
             return False
         if not _INDEXING.isdisjoint(bare_names(site)):
             return True
-        if site.call or site.in_backward:
+        if site.call or site.of_node:
             return site.call.rpartition(".")[2] in _SHAPES
         if bare_operator(site) != "_local_scalar_dense":  # such as the sizes that `bincount` asks for
             return False

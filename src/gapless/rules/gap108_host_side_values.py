@@ -53,7 +53,7 @@ class HostSideValues(WaitRule):
 
     def remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)
-        specific = _POSITIVE if site.node.startswith("Cumprod") else ""
+        specific = _POSITIVE if site.of_node and site.node.startswith("Cumprod") else ""
         if bare_operator(site) == "normal":
             specific = (_advise_normal(code) if code is not None else "") or _NORMAL
         return advise_for_library(site, specific or self.advice)

@@ -61,7 +61,7 @@ class TensorAsNumber(WaitRule):
             return False
         if bare_operator(site) in _TAKE_NUMBERS:
             return True
-        if site.in_backward or bare_operator(site) != "_local_scalar_dense":
+        if site.of_node or bare_operator(site) != "_local_scalar_dense":
             return False
         return site.call.startswith(("torch.", "Tensor.")) or (
             not site.call and parse_waiting_line(site) is not None

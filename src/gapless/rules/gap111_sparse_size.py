@@ -62,14 +62,14 @@ class SparseSize(WaitRule):
             return advise_for_library(site, self.advice)
         if site.detail == "sparse":
             return advise_for_library(site, _BOTH)
-        return advise_for_library(site, _TRANSPOSED if site.in_backward else _FACTOR)
+        return advise_for_library(site, _TRANSPOSED if site.of_node else _FACTOR)
 
     def known_change(self, site: Site) -> str:
         if bare_operator(site) not in _PRODUCTS:
             return ""
         if site.detail == "sparse":
             return "make one factor of the product dense"
-        return "sum with `index_add_`" if site.in_backward else "coalesce the matrix once, before the loop"
+        return "sum with `index_add_`" if site.of_node else "coalesce the matrix once, before the loop"
 
 
 _BOTH = (

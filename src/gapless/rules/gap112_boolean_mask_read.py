@@ -67,9 +67,9 @@ class BooleanMaskRead(WaitRule):
     def matches(self, site: Site) -> bool:
         if site.mechanism != "size":
             return False
-        if site.in_backward and site.node.startswith(_NODES):
+        if site.of_node and site.node.startswith(_NODES):
             return True
-        if site.in_backward and site.node.startswith("IndexPut"):
+        if site.of_node and site.node.startswith("IndexPut"):
             return False  # the gradient of a masked write
         code = parse_user_line(site)
         if code is not None and code.calls("combinations"):

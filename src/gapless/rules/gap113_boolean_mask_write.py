@@ -64,7 +64,7 @@ class BooleanMaskWrite(WaitRule):
     def matches(self, site: Site) -> bool:
         if site.mechanism != "size":
             return False
-        return bare_operator(site) in _OPERATORS or (site.in_backward and site.node.startswith("IndexPut"))
+        return bare_operator(site) in _OPERATORS or (site.of_node and site.node.startswith("IndexPut"))
 
     def remedy(self, site: Site) -> str:
         code = parse_waiting_line(site)

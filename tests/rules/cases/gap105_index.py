@@ -1,4 +1,5 @@
 import torch
+from torch.utils.checkpoint import checkpoint
 
 device = "cuda"
 x = torch.randn(8, 4, device=device)
@@ -23,3 +24,12 @@ row = x.index_select(0, n.reshape(1))  # no wait
 row = x[n.reshape(1)]  # no wait
 inside = torch.arange(8, device=device) < n  # no wait
 counts = torch.bincount(torch.randint(0, 4, (9,), device=device))  # GAP116 x2
+
+
+def masked(factor):  # in backward, a sum's node computes it again
+    kept = torch.arange(n, device=device).sum() * factor  # GAP105 x2
+    return (factor * factor).sum() + kept.sum()
+
+
+factor = torch.ones(3, device=device, requires_grad=True)
+checkpoint(masked, factor, use_reentrant=False).backward()
