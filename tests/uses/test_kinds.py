@@ -317,3 +317,24 @@ def test_a_text_or_an_exit_is_used_as_what_it_is(text: str, kinds: set[str]) -> 
 )
 def test_a_tensor_that_changes_in_place_is_said_to(text: str, changes: bool) -> None:
     assert {use.changes for use in uses_of(text)} == {changes}
+
+
+COPIES = {
+    "torch's functions": (
+        "c = torch.nan_to_num(cost.cpu(), nan=1.0)\npairs = solve(c.split(3, -1))",
+        {"numpy"},
+    ),
+    "each part": ("for part in cost.cpu().split(3, -1):\n    pairs = solve(part[0])", {"numpy"}),
+    "shown": ("c = loss.cpu()\nprint(torch.exp(c))", {"show"}),
+    "sent back": ("y = torch.exp(n.cpu())\nx = x * y.cuda()", {"tensor"}),
+    "with a tensor of the GPU": ("y = torch.maximum(n.cpu(), limit)\nprint(y)", {"tensor"}),
+    "its own mask": ("c = cost.cpu()\nbad = torch.isnan(c)\ntop = c[~bad].max()\nprint(top)", {"show"}),
+    "another's index": ("i = rows.cpu()\ny = x[i]", {"index"}),
+}
+"""Code that copies a tensor, with the kinds of uses of the copy and of what is computed of it."""
+
+
+@pytest.mark.parametrize(("text", "kinds"), COPIES.values(), ids=COPIES)
+def test_what_is_computed_of_a_copy_is_followed_on_the_cpu(text: str, kinds: set[str]) -> None:
+    imported = "from scipy.optimize import linear_sum_assignment as solve\n"
+    assert kinds_of(imported + text, "cpu", "d2h", "Tensor.cpu") == kinds

@@ -98,12 +98,8 @@ def _use_well_known(
         flow.add(at, "append", call)
         held = at.held if name == "extend" else at.held.put(ANY)
         flow.put(at.move(at.node, held), owner, call)
-    elif root in ("np", "numpy"):
-        if name not in ("save", "savez", "savetxt"):
-            flow.add(at, "numpy", call)
-            flow.go(at.move(call, at.held.without_keys()))
-        else:
-            flow.add(at, "checkpoint", call)
+    elif root in ("np", "numpy") or _computes_with_arrays(at, root):
+        _use_array(flow, at, call, name)
     elif _is_size(at, call, name, torch, method):
         flow.add(at, "size", call)
     elif (torch or method) and (name in callees.NUMBERS or keyword in callees.NUMBER_OPTIONS):
@@ -113,10 +109,50 @@ def _use_well_known(
         or (owner is not None and (name in callees.TENSOR_METHODS or is_tensor(at.file, owner)))
         or name in callees.RETENSOR
     ):
-        flow.add(at, "tensor", call)
+        if torch and _is_only_tensor(at, call):
+            flow.keep(at, "tensor", call)
+            flow.go(at.move(call))  # its result is on the CPU, too
+        else:
+            flow.add(at, "tensor", call)
     else:
         return False
     return True
+
+
+def _use_array(flow: ValueWalk, at: ReachedPlace, call: ast.Call, name: str) -> None:
+    """Note what a function of NumPy, or of a library like it, does; follow the results of NumPy's own."""
+    if name in ("save", "savez", "savetxt"):
+        flow.add(at, "checkpoint", call)
+        return
+    flow.add(at, "numpy", call)
+    if not _computes_with_arrays(at, root_name(call.func)):
+        flow.go(at.move(call, at.held.without_keys()))
+
+
+def _computes_with_arrays(at: ReachedPlace, root: str) -> bool:
+    """Whether `root`, a module or a function, comes from a library that computes with NumPy's arrays."""
+    module, _ = at.file.imports.get(root, ("", ""))
+    return module.partition(".")[0] in callees.ARRAY_LIBRARIES
+
+
+def _is_only_tensor(at: ReachedPlace, call: ast.Call) -> bool:
+    """Whether a function of torch gets a tensor on the CPU, and no other that may be on the GPU."""
+    rest = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return (
+        at.held.role == "copy"
+        and not at.held.path
+        and not any(keyword.arg == "device" for keyword in call.keywords)
+        and all(argument is at.node or _has_no_tensor(argument) for argument in rest)
+    )
+
+
+def _has_no_tensor(node: ast.expr) -> bool:
+    """Whether the expression is made of constants and attributes of torch: ``-1``, ``torch.long``."""
+    return all(
+        isinstance(each, (ast.Constant, ast.UnaryOp, ast.unaryop, ast.Attribute, ast.expr_context))
+        or (isinstance(each, ast.Name) and each.id == "torch")
+        for each in ast.walk(node)
+    )
 
 
 def _adds_to_tensor(at: ReachedPlace, name: str, owner: ast.expr) -> bool:

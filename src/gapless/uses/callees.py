@@ -110,6 +110,9 @@ PLAIN_RESULTS = frozenset(
 NOT_CUDA_TENSORS = frozenset({"np", "numpy", "math", "random", "os", "time", "json", "sys", "re", "logging"})
 """Modules whose functions know no tensors."""
 
+ARRAY_LIBRARIES = frozenset({"scipy", "sklearn", "cv2"})
+"""Libraries beside NumPy whose functions compute with its arrays."""
+
 SAME_SHAPE = frozenset(
     {
         "squeeze", "unsqueeze", "view", "reshape", "flatten", "clone", "detach", "contiguous", "long",

@@ -10,7 +10,7 @@ from gapless.model.use import Use, UseKind
 from gapless.uses import callees, reaching, unseen
 from gapless.uses.arguments import use_argument
 from gapless.uses.conditions import Branching, kind_of_condition
-from gapless.uses.followed import ANY, FollowedValue, ReachedPlace
+from gapless.uses.followed import ANY, FollowedValue, ReachedPlace, fits_key, key_text
 from gapless.uses.meaning import adds_to, is_dict, is_list, is_tensor
 from gapless.uses.methods import use_attribute
 from gapless.uses.resolving import CallGraph
@@ -54,6 +54,8 @@ class Flow:
         self._compared: set[str] = set()
         self._visited: set[tuple[ast.AST, FollowedValue]] = set()
         self._kept: tuple[ReachedPlace, UseKind, ast.AST | None] | None = None
+        self._indexings: list[tuple[ReachedPlace, ast.AST, ast.AST]] = []
+        """Where the value is an index, its use, and what is indexed."""
 
     def follow(self, node: ast.AST, held: FollowedValue) -> None:
         """Follow the value of the expression `node` of the file in which it is read."""
@@ -67,6 +69,10 @@ class Flow:
                 self.add(at, "undecided")
                 break
             self._step(at)
+        copies = {node for node, held in self._visited if held.role == "copy"}
+        for at, use, owner in self._indexings:
+            if owner not in copies:  # another that was copied is on the CPU, as its index is
+                self.add(at, "index", use)
 
     def uses(self) -> tuple[Use, ...]:
         """Return the uses, the nearest first."""
@@ -159,14 +165,17 @@ class Flow:
                 self.go(at.move(parent))
             elif isinstance(parent.slice, ast.Slice):
                 self.go(at.move(parent, at.held))
-            elif _fits(at.held.path[0], parent.slice):
+            elif fits_key(at.held.path[0], parent.slice):
                 self.go(at.move(parent, at.held.take_out()))
         elif at.held.role == "selection":
             self.add(at, "selection", parent)
         else:
             by_key = is_dict(at.file, parent.value) or is_list(at.file, parent.value)
             use = parent if isinstance(parent.ctx, ast.Load) else at.file.statement(parent)
-            self.add(at, "key" if by_key else "index", use)
+            if by_key:
+                self.add(at, "key", use)
+            else:
+                self._indexings.append((at, use, parent.value))
 
     def _slice(self, at: ReachedPlace, parent: ast.Slice) -> None:
         owner = next(each for each in at.file.chain(parent) if isinstance(each, ast.Subscript))
@@ -191,7 +200,7 @@ class Flow:
             return
         key = next(key for key, value in zip(parent.keys, parent.values, strict=True) if value is at.node)
         self.keep(at, "dict")
-        self.go(at.move(parent, at.held if key is None else at.held.put(_key_text(key))))
+        self.go(at.move(parent, at.held if key is None else at.held.put(key_text(key))))
 
     def _comprehension(self, at: ReachedPlace, parent: ast.expr) -> None:
         if isinstance(parent, ast.DictComp) and at.node is parent.key:
@@ -372,7 +381,7 @@ class Flow:
             if at.hops >= _MAX_HOPS:
                 self.add(at, "stored", target)
             else:
-                held = at.held.put(_key_text(target.slice))
+                held = at.held.put(key_text(target.slice))
                 self.put(ReachedPlace(at.file, at.node, at.hops, held), target.value, binding)
         elif is_tensor(at.file, target.value):
             self.add(at, "tensor", target)
@@ -393,7 +402,7 @@ class Flow:
         elif isinstance(container, ast.Attribute):
             loads += _same_attributes(at.file, container)
         elif isinstance(container, ast.Subscript):
-            self.put(at.move(at.node, at.held.put(_key_text(container.slice))), container.value, binding)
+            self.put(at.move(at.node, at.held.put(key_text(container.slice))), container.value, binding)
             return
         else:
             self.add(at, "undecided", container)
@@ -441,19 +450,6 @@ def _same_attributes(file: SourceFile, attribute: ast.Attribute) -> list[ast.Att
     """Return the loads of the same attribute of the same expression."""
     owner = ast.dump(attribute.value)
     return [load for load in file.attributes.get(attribute.attr, ()) if ast.dump(load.value) == owner]
-
-
-def _fits(key: str, node: ast.AST) -> bool:
-    """Whether the element under `key` may be the one that the subscript `node` takes."""
-    if key == ANY or not isinstance(node, (ast.Constant, ast.UnaryOp)):
-        return True
-    if key.startswith("#"):
-        return not isinstance(node, ast.Constant) or key == f"#{node.value!r}"
-    return key == _key_text(node)
-
-
-def _key_text(node: ast.AST) -> str:
-    return str(node.value) if isinstance(node, ast.Constant) else ANY
 
 
 def _is_text(node: ast.AST) -> bool:

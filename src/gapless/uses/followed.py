@@ -9,12 +9,12 @@ from gapless.model.use import UseKind
 from gapless.uses.resolving import CallGraph
 from gapless.uses.source_files import SourceFile
 
-Role = Literal["value", "compared", "finite", "selection", "count", "text"]
+Role = Literal["value", "copy", "compared", "finite", "selection", "count", "text"]
 """Kinds of followed values.
 
-``value``: a number, an array or a list on the CPU; ``compared``: the answer of a comparison; ``finite``: of a
-check for NaN; ``selection``: a tensor on the GPU whose size was read; ``count``: its number of elements;
-``text``: what shows a number.
+``value``: a number, an array or a list on the CPU; ``copy``: a tensor that was copied there; ``compared``:
+the answer of a comparison; ``finite``: of a check for NaN; ``selection``: a tensor on the GPU whose size was
+read; ``count``: its number of elements; ``text``: what shows a number.
 """
 ANY = "*"
 
@@ -55,7 +55,7 @@ class FollowedValue(NamedTuple):
 
     def as_number(self) -> FollowedValue:
         """Return the number that is made of the value, outside all containers."""
-        return FollowedValue("value" if self.role == "text" else self.role)
+        return FollowedValue("value" if self.role in ("text", "copy") else self.role)
 
     def answer(self, role: Role) -> FollowedValue:
         """Return the answer of a test; one that is known more exactly stays what it is."""
@@ -64,6 +64,20 @@ class FollowedValue(NamedTuple):
             if self.role in ("finite", "count", "selection") and role == "compared"
             else FollowedValue(role, self.path)
         )
+
+
+def key_text(node: ast.AST) -> str:
+    """Return the key that the subscript `node` is; `ANY` if it is not constant."""
+    return str(node.value) if isinstance(node, ast.Constant) else ANY
+
+
+def fits_key(key: str, node: ast.AST) -> bool:
+    """Whether the element under `key` may be the one that the subscript `node` takes."""
+    if key == ANY or not isinstance(node, (ast.Constant, ast.UnaryOp)):
+        return True
+    if key.startswith("#"):
+        return not isinstance(node, ast.Constant) or key == f"#{node.value!r}"
+    return key == key_text(node)
 
 
 class ReachedPlace(NamedTuple):

@@ -16,7 +16,9 @@ def use_attribute(flow: ValueWalk, at: ReachedPlace, attribute: ast.Attribute) -
     after: ast.AST = call if call is not None else attribute
     if at.held.path:
         _use_container(flow, at, attribute.attr, call)
-    elif attribute.attr in callees.METADATA and not (at.held.role == "value" and attribute.attr == "dim"):
+    elif attribute.attr in callees.METADATA and not (
+        at.held.role in ("value", "copy") and attribute.attr == "dim"
+    ):
         if at.held.role == "selection" and attribute.attr in callees.COUNTS:
             flow.add(at, "count", after)
             flow.go(at.move(after, at.held._replace(role="count")))
@@ -32,6 +34,8 @@ def use_attribute(flow: ValueWalk, at: ReachedPlace, attribute: ast.Attribute) -
         flow.go(at.move(call, at.held._replace(role="finite")))
     elif attribute.attr in ("backward", "requires_grad_"):
         flow.add(at, "undecided", call)
+    elif attribute.attr in callees.TO_CPU - {"cpu"}:
+        flow.go(at.move(call, at.held.as_number()))
     elif attribute.attr not in callees.APPENDS:
         flow.go(at.move(call))  # a method of a number, an array or a tensor on the CPU: its result
 

@@ -38,6 +38,8 @@ _READERS = frozenset(
     }
 )
 """Calls whose result is the value that was read."""
+_COPIERS = frozenset({"cpu", "to", "type"})
+"""Those of `_READERS` whose result is a tensor on the CPU."""
 _VIEWS = frozenset(
     {"detach", "view", "reshape", "squeeze", "unsqueeze", "flatten", "t", "transpose", "permute"}
 )
@@ -223,7 +225,9 @@ def _start(flow: Flow, file: SourceFile, node: ast.AST, mechanism: Mechanism, ca
     if mechanism not in ("read", "d2h"):
         return False
     if name in _READERS:
-        flow.follow(node, FollowedValue("finite" if flow.calls.is_finiteness(file, node) else "value"))
+        finite = flow.calls.is_finiteness(file, node)
+        copied = mechanism == "d2h" and name in _COPIERS
+        flow.follow(node, FollowedValue("finite" if finite else "copy" if copied else "value"))
     elif call in _TRUTH:
         _start_truth(flow, file, node, name)
     elif (
