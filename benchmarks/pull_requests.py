@@ -51,6 +51,11 @@ class Named(NamedTuple):
     how: str
     finding: Finding | None
 
+    def __str__(self) -> str:
+        if self.finding is None:
+            return f"`{self.place}`: {self.how}"
+        return f"`{self.place}`: {self.how} ({self.finding.code}, {self.finding.frequency.per_step:.0f}×)"
+
 
 def extract(case: Case, checkouts: Path) -> Path | None:
     """Return the folder to import the code before the change from; None if its source is absent."""
@@ -110,6 +115,7 @@ def named(place: str, findings: list[Finding]) -> Named:
     ways = (
         ("its line", lambda finding: is_here(finding.line)),
         ("one of its lines", lambda finding: any(map(is_here, finding.lines))),
+        ("its evidence", lambda finding: any(place in text for text in finding.evidence)),
         ("its caller", lambda finding: any(is_here(line) for site in finding.sites for line in site.stack)),
     )
     for how, names in ways:
@@ -119,7 +125,7 @@ def named(place: str, findings: list[Finding]) -> Named:
     return Named(place, "not named", None)
 
 
-def gain_of(case: Case, told: Report, places: list[Named]) -> Gain | None:
+def gain_of(case: Case, summary: Report, places: list[Named]) -> Gain | None:
     """Return what the findings that name the changed places are predicted to save together."""
     prices = [
         finding.price
@@ -127,9 +133,9 @@ def gain_of(case: Case, told: Report, places: list[Named]) -> Gain | None:
         if finding is not None and finding.price is not None
         and finding not in [earlier.finding for earlier in places[:number]]
     ]  # fmt: skip
-    if told.estimate is None or not prices:
+    if summary.estimate is None or not prices:
         return None
-    unit = 1e6 if case.alone else told.estimate.step.likely / 100
+    unit = 1e6 if case.alone else summary.estimate.step.likely / 100
     return Gain(
         max(price.least_alone for price in prices) / unit,
         sum(price.alone for price in prices) / unit,
@@ -138,28 +144,29 @@ def gain_of(case: Case, told: Report, places: list[Named]) -> Gain | None:
 
 
 def row(case: Case, session: Session) -> list[object]:
-    told = report(session)
-    findings = [finding for finding in told.findings if finding.frequency.when in IN_STEPS]
+    summary = report(session)
+    findings = [finding for finding in summary.findings if finding.frequency.when in IN_STEPS]
     places = [named(place, findings) for place in case.changed]
-    gain = gain_of(case, told, places)
-    theirs = None if case.gain is None else case.gain * (1 if case.alone else 100 / case.step)
-    unit = "ms" if case.alone else "%"
-    inside = "–"
-    if theirs is not None and gain is not None:
-        inside = "yes" if gain.least <= theirs <= gain.most else "no"
     lines = {site.line and (site.line.file, site.line.line) for finding in findings for site in finding.sites}
     return [
         case.link, case.syncs, f"{sum(finding.frequency.per_step for finding in findings):.0f}",
-        "; ".join(
-            f"`{place.place}`: {place.how}"
-            + (f" ({place.finding.code}, {place.finding.frequency.per_step:.0f}×)" if place.finding else "")
-            for place in places
-        ),
-        f"{sum(place.finding is not None for place in places)} of {len(places)}",
+        "; ".join(map(str, places)), f"{sum(place.finding is not None for place in places)} of {len(places)}",
         f"{len(lines)} → {count_findings(without_causes(session))} → {len(findings)}",
-        "–" if theirs is None else f"{theirs:.3g} {unit}", "–" if gain is None else f"{gain} {unit}", inside,
-        case.note or "–",
+        *gain_cells(case, gain_of(case, summary, places)), case.note or "–",
     ]  # fmt: skip
+
+
+def gain_cells(case: Case, gain: Gain | None) -> tuple[str, str, str]:
+    """Return their gain, the predicted one, and whether theirs is in its interval."""
+    unit = "ms" if case.alone else "%"
+    predicted = "–" if gain is None else f"{gain} {unit}"
+    if case.gain is None:
+        return "–", predicted, "–"
+    scale = 1 if case.alone else 100 / case.step
+    theirs, spread = case.gain * scale, case.spread * scale
+    about = f" ± {spread:g}" if spread else ""
+    inside = gain is not None and gain.least <= theirs + spread and theirs - spread <= gain.most
+    return f"{theirs:.3g}{about} {unit}", predicted, "yes" if inside else "no"
 
 
 def sheet(options: argparse.Namespace) -> str:
@@ -186,11 +193,12 @@ def sheet(options: argparse.Namespace) -> str:
          "named", "lines → findings without causes → with", "gain, theirs", "predicted", "inside", "note"],
         rows,
     )  # fmt: skip
+    causes = sum(": not named" not in str(cells[3]).split(";")[0] for cells in rows)
     complete = sum(len(set(str(cells[4]).split(" of "))) == 1 for cells in rows)
     timed = [cells[8] for cells in rows if cells[8] != "–"]
     text += (
-        f"\nEvery changed place is named in {complete} of {len(rows)}; the gain is in the interval in "
-        f"{timed.count('yes')} of {len(timed)} that give one.\n"
+        f"\nThe cause, the first place, is named in {causes} of {len(rows)}, every changed place in "
+        f"{complete}; the gain is in the interval in {timed.count('yes')} of {len(timed)} that give one.\n"
     )
     return text + (f"\nLeft out: {', '.join(absent)}.\n" if absent else "")
 

@@ -45,6 +45,57 @@ def test_groups_of_equal_settings_are_counted_once():
     assert use.line.file == __file__
 
 
+def one_group_each(number: int) -> list[dict[str, Any]]:
+    return [{"params": [parameter]} for parameter in parameters(number)]
+
+
+class Trainer:
+    def groups(self) -> list[dict[str, Any]]:
+        return one_group_each(2)
+
+    @staticmethod
+    def more_groups() -> list[dict[str, Any]]:
+        return one_group_each(3)
+
+    def from_a_method(self) -> torch.optim.Optimizer:
+        groups = self.groups()
+        return torch.optim.AdamW(groups)
+
+    def from_a_static_method(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(params=self.more_groups(), lr=0.1)
+
+    def from_a_function(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            one_group_each(4),
+            lr=0.1,
+        )
+
+    def in_place(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([{"params": [parameter]} for parameter in parameters(2)])
+
+    def of_one_group(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "maker"),
+    [
+        (Trainer().from_a_method, Trainer.groups),
+        (Trainer().from_a_static_method, Trainer.more_groups),
+        (Trainer().from_a_function, one_group_each),
+        (Trainer().in_place, None),
+        (Trainer().of_one_group, None),
+    ],
+)
+def test_the_function_that_makes_the_groups_is_known(make: Any, maker: Any):
+    (use,) = uses(make)
+    if maker is None:
+        assert use.maker is None
+    else:
+        code = maker.__code__
+        assert (use.maker.file, use.maker.line) == (code.co_filename, code.co_firstlineno)
+
+
 def test_rates_that_part_later_are_different_settings():
     def make():
         optimizer = torch.optim.SGD([{"params": [parameter], "lr": 0.5} for parameter in parameters(4)])

@@ -43,6 +43,7 @@ class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     - `members`: for each group, in order of update, the number of its setting and its parameter count.
     - `in_backward`: they step while gradients are computed, which saves their memory.
     - `joined`: the step with groups joined, if estimated.
+    - `maker`: the user's function that makes the groups, if that is known.
     """
 
     name: str
@@ -59,6 +60,7 @@ class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     refuses_foreach: str = ""
     in_backward: bool = False
     joined: Joined | None = None
+    maker: SourceLine | None = None
 
     @property
     def better_way(self) -> Way:

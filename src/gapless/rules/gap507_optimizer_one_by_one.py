@@ -87,6 +87,8 @@ def _evidence(use: OptimizerUse) -> Iterable[str]:
             yield f"{count(use.instances, 'optimizer')} for {parameters}, with {settings}"
         else:
             yield f"{count(use.groups, 'group')} for {parameters}, with {settings}"
+        if use.maker is not None:
+            yield f"`{use.maker.function}` at {use.maker.short} makes the groups"
     if use.turned_off and use.way == "single":
         reason = use.turned_off if use.turned_off == RATE_IN_A_TENSOR else f"`{use.turned_off}`"
         yield f"{reason} launches each operation for each of {parameters}"

@@ -21,7 +21,7 @@ from gapless.analyze.kernel_times.lists import CHUNK_ELEMENTS, list_work
 from gapless.analyze.kernel_times.operator_work import work
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.options import EmulatorOptions
-from gapless.model import gpus
+from gapless.model import SourceLine, gpus
 from gapless.model.optimizer import Joined, OptimizerUse
 from gapless.model.programme import Entry, HostSpeed, Programme, gpu_limits
 from gapless.model.ranges import Range
@@ -329,6 +329,16 @@ def test_optimizers_become_one_only_where_they_step_after_the_same_backward_pass
     assert (use.instances, use.settings, use.turns) == ((20, 1, 1) if together else (20, 20, 20))
     advised = [finding.change for finding in report(session).findings if finding.code == "GAP507"]
     assert advised == (["one Adam for all parameters"] if together else [])
+
+
+def test_the_function_that_makes_the_groups_is_named():
+    use = msgspec.structs.replace(
+        USE,
+        maker=SourceLine("/home/me/groups.py", 61, "make_groups"),
+        joined=Joined(before=10_000, step=Range(5_000, 5_000, 5_000), saved=Range(5_000, 5_000, 5_000)),
+    )
+    (hit,) = OptimizerOneByOne().of_optimizer(use)
+    assert "`make_groups` at groups.py:61 makes the groups" in hit.evidence
 
 
 def test_several_optimizers_for_each_of_two_backward_passes_become_two():

@@ -9,6 +9,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gapless.emulation.core.core import EmulationCore
+from gapless.emulation.recording.optimizer_groups import find_maker
 from gapless.emulation.support import stacks
 from gapless.emulation.support.patches import Patches
 
@@ -21,7 +22,9 @@ def install(core: EmulationCore, patches: Patches) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *args, **kwargs)
         if core.enabled:
-            core.recorder.optimizers.add(self, stacks.users_line())
+            several = len(self.param_groups) > 1
+            maker = find_maker(type(self).__name__) if several else None
+            core.recorder.optimizers.add(self, stacks.users_line(), maker)
 
     patches.set(torch.optim.Optimizer, "__init__", init)
 

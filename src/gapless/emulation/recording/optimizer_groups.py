@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
+from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.emulation.support.places import HOST
+from gapless.files.input import source_text
 from gapless.model.optimizer import RATE_IN_A_TENSOR, OptimizerUse, Way
 from gapless.model.programme import Entry
 from gapless.model.source import SourceLine
+from gapless.uses.meaning import values_of
+from gapless.uses.source_files import Project, SourceFile, called_name
 
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 """Optimizers with fused kernels that update many parameters."""
@@ -25,9 +33,12 @@ _COMPARED_STEPS = 32
 class _OptimizerRecord:
     """What is known of an optimizer from its steps so far."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, line: SourceLine | None) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, line: SourceLine | None, maker: SourceLine | None
+    ) -> None:
         self.name = type(optimizer).__name__
         self.line = line
+        self.maker = maker
         self.steps = 0
         self.settings: dict[int, int] = {}
         """By position of a group with gradients: a hash of its settings and backward pass over all steps."""
@@ -143,9 +154,14 @@ class Optimizers:
         self._together: dict[tuple[str, SourceLine | None], list[_OptimizerRecord]] = {}
         """Those that have stepped, by class and the line that creates them."""
 
-    def add(self, optimizer: torch.optim.Optimizer, line: SourceLine | None) -> _OptimizerRecord:
-        """Start the record of a created optimizer."""
-        record = self._records[optimizer] = _OptimizerRecord(optimizer, line)
+    def add(
+        self,
+        optimizer: torch.optim.Optimizer,
+        line: SourceLine | None = None,
+        maker: SourceLine | None = None,
+    ) -> _OptimizerRecord:
+        """Start the record of an optimizer created at `line`, whose groups the function `maker` makes."""
+        record = self._records[optimizer] = _OptimizerRecord(optimizer, line, maker)
         return record
 
     def note_step(self, optimizer: torch.optim.Optimizer, backward: tuple[int, int] = (0, 0)) -> Entry:
@@ -154,7 +170,7 @@ class Optimizers:
         `backward` numbers the thread and the last backward pass that has begun in it: optimizers that step
         after different passes, as those of a GAN, cannot be merged.
         """
-        record = self._records.get(optimizer) or self.add(optimizer, None)
+        record = self._records.get(optimizer) or self.add(optimizer)
         if not record.steps:
             self._together.setdefault((record.name, record.line), []).append(record)
         record.step(optimizer, backward)
@@ -188,6 +204,7 @@ def _merge_records(alike: list[_OptimizerRecord]) -> OptimizerUse:
     return OptimizerUse(
         name=first.name,
         line=first.line,
+        maker=first.maker,
         way=first.way,
         instances=len(alike),
         groups=len(groups),
@@ -200,3 +217,47 @@ def _merge_records(alike: list[_OptimizerRecord]) -> OptimizerUse:
         refuses_fused=next((record.refuses_fused for record in alike if record.refuses_fused), ""),
         refuses_foreach=next((record.refuses_foreach for record in alike if record.refuses_foreach), ""),
     )
+
+
+def find_maker(kind: str) -> SourceLine | None:
+    """Return the user's function whose result the running call of `kind` gets; None if there is none.
+
+    The source says which expression makes the groups, and the running frame which function that is.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not stacks.is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    file = Project(source_text).file(frame.f_code.co_filename) if frame is not None else None
+    if frame is None or file is None:
+        return None
+    making = _making_call(file, kind, frame.f_lineno)
+    function = inspect.unwrap(_resolve(making.func, frame)) if making is not None else None
+    code = getattr(function, "__code__", None)
+    if code is None or not stacks.is_users(code.co_filename):
+        return None
+    return SourceLine(file=code.co_filename, line=code.co_firstlineno, function=code.co_name)
+
+
+def _making_call(file: SourceFile, kind: str, line: int) -> ast.Call | None:
+    """Return the call whose result is the first argument of the call of `kind` that runs at `line`."""
+    for call in file.calls.get(kind, ()):
+        if call.lineno <= line <= (call.end_lineno or line):
+            arguments = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "params")]
+            values = [
+                value
+                for each in arguments
+                for value in (values_of(file, each) if isinstance(each, ast.Name) else [each])
+            ]
+            if len(values) == 1 and isinstance(values[0], ast.Call) and called_name(values[0]) != "list":
+                return values[0]
+    return None
+
+
+def _resolve(node: ast.expr, frame: FrameType) -> Any:
+    """Return what a dotted name stands for in a running frame, without running the user's properties."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        value = inspect.getattr_static(_resolve(node.value, frame), node.attr, None)
+        return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+    return None
