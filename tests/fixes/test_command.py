@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from fixes.rewriting import HEAD, run
 
 from gapless.commands import main
+from gapless.model.fix import Edit, apply_edits
 from gapless.model.session import save
 
 LOOP = """total, peak = 0.0, 0.0
@@ -84,3 +86,16 @@ def test_only_some_findings(
 ) -> None:
     assert main(["fix", *words, "../s.json"]) == 0
     assert capsys.readouterr().err.startswith(f"{changes} change")
+
+
+def test_json_has_the_edits(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "-f", "json", "../s.json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["project"] == str(script.parent)
+    change, left = (next(fix for fix in report["fixes"] if fix["line"]["line"] == line) for line in (14, 15))
+    edits = [Edit(**edit) for edit in change["edits"]]
+    assert b"total += train().detach().double()" in apply_edits(script.read_bytes(), edits)
+    assert change["level"] == "exact"
+    assert left["refusal"]
+    assert not left["edits"]
+    assert main(["show", "../s.json"]) == 0

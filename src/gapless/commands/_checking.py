@@ -23,6 +23,7 @@ from gapless.commands import _gate, _gpus, _host, _output, _ranks
 from gapless.commands._again import Rerun
 from gapless.commands._compiled import add_compile_results
 from gapless.commands._fit import Fit
+from gapless.commands._fixes import with_fixes
 from gapless.commands._loaders import Loaders
 from gapless.commands._progress import Progress
 from gapless.emulation.options import EmulatorOptions
@@ -244,7 +245,8 @@ class Conclusion:
         else:
             self._save(session)
         if document is not None:
-            self._report(with_loaders(document, session.loaders, session.memory))
+            report = with_loaders(document, session.loaders, session.memory)
+            self._report(with_fixes(report, session, self.options.shown.form))
 
     def _complete(self, session: Session, emulator: Emulator | None) -> Session:
         """Return the session to report: that of another run if this one lacked values, calibrated, and with

@@ -7,6 +7,7 @@ import msgspec
 
 from gapless.analyze import report
 from gapless.commands import _output
+from gapless.commands._fixes import with_fixes
 from gapless.commands._options import takes
 from gapless.commands._user_source import read_user_source
 from gapless.errors import UnreadableInput
@@ -38,13 +39,15 @@ def command(saved: tuple[str, ...], options: ShowOptions) -> int:
     """
     shown = options.shown
     shown.refuse_terminal(f"gapless show -f html {' '.join(saved)}")
-    documents = [document for file in saved for document in reports(file, drawn=shown.form == "html")]
+    documents = [document for file in saved for document in reports(file, shown.form)]
     shown.write(documents)
     return 0
 
 
-def reports(saved: str, drawn: bool = False) -> list[Report]:
+def reports(saved: str, form: str = "text") -> list[Report]:
     """Return a report for each session, run of profiles, memory run or loader diagnosis in the file `saved`.
+
+    Each has what the format `form` shows.
 
     Raises:
         UnreadableInput: it cannot be read, or another command reports it.
@@ -52,7 +55,7 @@ def reports(saved: str, drawn: bool = False) -> list[Report]:
     recognized = recognize(saved)
     if recognized.foreign is not None:
         raise UnreadableInput(recognized.foreign.refusal(saved))
-    name = recognized.name
+    name, drawn = recognized.name, form == "html"
     if name == "profile":
         from gapless.analyze.profile.profile_report import report_runs as of_runs
         from gapless.model.profile import load as load_profiles
@@ -72,4 +75,6 @@ def reports(saved: str, drawn: bool = False) -> list[Report]:
         raise UnreadableInput(f"{saved} is a PyTorch memory snapshot: gapless memory {saved}")
     from gapless.model.session import load
 
-    return [msgspec.structs.replace(report(load(saved), drawn=drawn), path=saved)]
+    session = load(saved)
+    document = with_fixes(report(session, drawn=drawn), session, form)
+    return [msgspec.structs.replace(document, path=saved)]

@@ -12,7 +12,7 @@ from gapless.model.comparison import Comparison
 from gapless.model.compiled import Compiled
 from gapless.model.estimate import Estimate
 from gapless.model.finding import Finding
-from gapless.model.fix import FixProof
+from gapless.model.fix import Fix, FixProof
 from gapless.model.loader_use import LoaderUse
 from gapless.model.loading import Diagnosis
 from gapless.model.memory_report import MemoryReport
@@ -90,6 +90,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     - `compiled`: what torch.compile would make of each callable that the run compiled.
     - `planned`: the number of steps of the whole run.
     - `path`: the saved file that was reported ("": none).
+    - `fixes`: for each place of a session that waits, in formats for programs: the change, or why there is
+      none. Files of their edits are relative to the folder `project`.
     """
 
     verdict: Verdict
@@ -124,6 +126,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     compiled: tuple[Compiled, ...] = ()
     planned: Planned = Planned()
     path: str = ""
+    project: str = ""
+    fixes: tuple[Fix, ...] = ()
 
     @property
     def file(self) -> str:
