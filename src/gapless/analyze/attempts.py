@@ -59,7 +59,7 @@ def _with_step_time(attempt: Attempt, session: Session) -> Attempt:
         return attempt
     from gapless.analyze.estimate.estimate import estimate
 
-    timing = estimate(session, find_steps(session.marks), {})
+    timing = estimate(session, find_steps(session.marks))
     if timing is None or timing.step == Range():
         return attempt
     return msgspec.structs.replace(attempt, step=timing.step, throughput=timing.throughput)

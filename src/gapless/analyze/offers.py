@@ -112,7 +112,7 @@ def _estimate_on(card: Card, session: Session, steps: RunSteps) -> Estimate | No
     if programme.link:
         gpu = msgspec.structs.replace(gpu, link=programme.link)
     moved = msgspec.structs.replace(programme, gpu=gpu, calibration=None)
-    return estimate(msgspec.structs.replace(session, programme=moved), steps, {})
+    return estimate(msgspec.structs.replace(session, programme=moved), steps)
 
 
 def _with_unit_and_price(offer: Offer, price: float) -> Offer:

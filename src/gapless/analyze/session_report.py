@@ -48,6 +48,7 @@ from gapless.model.planned import Planned
 from gapless.model.readiness import Readiness
 from gapless.model.tally import UNTRAINED
 from gapless.rules.causes import remedy_by_cause
+from gapless.rules.superfluous import Superfluous, superfluous_at
 
 
 def report(
@@ -197,21 +198,32 @@ def _estimate_prices(
     if session.programme is None:
         return None, findings
     from gapless.analyze.estimate.estimate import estimate  # loads the replay
-    from gapless.analyze.estimate.together import group_by_place
+    from gapless.analyze.estimate.together import ToPrice, group_by_place
 
     inside = [
         n for n, finding in enumerate(findings) if finding.frequency.when in ("every-step", "some-steps")
     ]
     what_if = "compile" in session.what_if
-    places = group_by_place({n: findings[n] for n in inside})
-    result = estimate(session, steps, {n: sorted(groups[n].by_site) for n in inside}, what_if, places)
+    priced = ToPrice(
+        {n: sorted(groups[n].by_site) for n in inside},
+        {site: removed for n in inside for site, removed in _superfluous_parts(groups[n], session.sites)},
+        group_by_place({n: findings[n] for n in inside}),
+    )
+    result = estimate(session, steps, priced, what_if)
     if result is None or not result.prices.each:
         return result, findings
-    priced = dict(zip(inside, result.prices.each, strict=True))
+    prices = dict(zip(inside, result.prices.each, strict=True))
     return result, [
-        msgspec.structs.replace(finding, price=priced[n]) if n in priced and priced[n].waits else finding
+        msgspec.structs.replace(finding, price=prices[n]) if n in prices and prices[n].waits else finding
         for n, finding in enumerate(findings)
     ]
+
+
+def _superfluous_parts(group: Group, sites: Sequence[Site]) -> Iterator[tuple[int, Superfluous]]:
+    """Yield the sites of `group` with what its remedy removes besides the waits there."""
+    for part in group.parts or (group,):
+        for site in part.by_site:
+            yield site, superfluous_at(sites[site], part.rule.code, joined=bool(group.change))
 
 
 def summarize(groups: Sequence[Group], steps: RunSteps) -> StepSummary:

@@ -217,8 +217,10 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     - `removal`: ``free`` (a pinned copy, a needless synchronization), ``deferrable`` (the value can be read
       later) or ``shape`` (the host needs the value to go on: only another computation removes the wait).
     - `unknown`: the profile does not show what is waited for; all amounts are -1.
+    - `launches`: kernels and copies per step that the remedy removes with the waits; with 0 the amounts are
+      of the waits alone.
     - `estimated`: of one training step on an emulated GPU; then `least_alone` to `most_last` are the range
-      that the assumptions allow.
+      that the assumptions allow: at least the CPU launches what it did, at most nothing of what may go.
     - `of`: the step's length, if it is not the estimate's.
     - `at_most`: of needless work: the step becomes so much shorter only if the GPU's time limits it.
 
@@ -240,6 +242,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     of: int = 0
     at_most: bool = False
     unknown: bool = False
+    launches: float = 0.0
 
     @classmethod
     def estimate(cls, alone: Range, last: Range | None = None, **fields: Any) -> Price:

@@ -146,10 +146,18 @@ def _estimate_saving(price: Price, of: Estimate | None) -> str:
         return f"too small to tell, at most {most} {step}" if small else f"up to {most}, or nothing {step}"
     last = f"{duration(price.last)}{_interval(price)}"
     if price.last - price.alone < 0.005 * of.whole.likely:
-        return f"{last} per step {step}"
+        return f"{last} per step{_what_goes(price)} {step}"
     return (
-        f"{duration(price.alone)} per step if you fix only this, {last} once the other syncs are fixed {step}"
+        f"{duration(price.alone)} per step if you fix only this, {last} once the other syncs are fixed"
+        f"{_what_goes(price)} {step}"
     )
+
+
+def _what_goes(price: Price) -> str:
+    """Say whether an estimated price is that of the fix, whose launches go with the syncs, or of these."""
+    if not price.launches:
+        return ", the syncs alone"
+    return f", with {number(price.launches)} launch{'' if price.launches == 1 else 'es'}"
 
 
 def _upper_limit(price: Price) -> str:

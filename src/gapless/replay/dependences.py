@@ -12,6 +12,7 @@ from gapless.replay.device import DeviceOrder
 from gapless.replay.graph import DependencyGraph
 from gapless.replay.latency import LaunchTimes
 from gapless.replay.program import Program
+from gapless.replay.riders import Dropped, WaitMarks
 from gapless.replay.steps import MarkedSteps
 from gapless.replay.waits import LaunchLinks, WaitTable
 from gapless.replay.weights import Edges
@@ -25,7 +26,8 @@ class Dependences:
 
     `waits` are its waits; `removable` marks those that a change may remove: not the synchronize when the
     profiler stops, and none whose work the profile does not show. `threads` are the host threads that launch
-    work or wait for it.
+    work or wait for it. `marks` arranges marks of waits and riders, and `dropped` is the work that goes with
+    riders.
     """
 
     timeline: Timeline
@@ -39,6 +41,8 @@ class Dependences:
     graph: DependencyGraph
     edges: Edges
     program: Program
+    marks: WaitMarks
+    dropped: Dropped
 
     def last(self, time: Sequence[int] | Ints) -> int:
         """Return the end of the run, given the time of each node."""

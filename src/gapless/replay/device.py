@@ -27,7 +27,8 @@ class DeviceOrder:
     `before` is the previous operation on its stream (-1: none) and `gap` the time between them. `head` is the
     head of its graph for operations that follow it on another stream (-1: none). `follows` marks work that
     depends on its stream only: the rest of a graph, and work without a call. `released` marks work that
-    begins at a fixed time, because it waited for something before the recording.
+    begins at a fixed time, because it waited for something before the recording. `alone` marks work that a
+    change may drop.
     """
 
     before: Ints
@@ -35,6 +36,7 @@ class DeviceOrder:
     head: Ints
     follows: Bools
     released: Bools
+    alone: Bools
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def order_work(timeline: Timeline, links: LaunchLinks, before: Ints, launches: L
     gap = np.where(follows, observed, launches.gap)
     late = work.start - (launches.time + launches.delay) > BEFORE_WINDOW_NS
     released = (before < 0) & (elsewhere < 0) & (~launches.linked | late)
-    return DeviceOrder(before, gap, elsewhere, follows, released)
+    return DeviceOrder(before, gap, elsewhere, follows, released, np.zeros(len(work), bool))
 
 
 def _graph_heads(links: LaunchLinks) -> Ints:

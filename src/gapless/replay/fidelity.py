@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gapless.replay.host import WAIT
 from gapless.replay.model import ReplayModel
 from gapless.replay.outcome import ReplayOutcome
 from gapless.trace.timeline import Bools, Ints, percentile
@@ -56,7 +57,7 @@ def measure_fidelity(model: ReplayModel, outcome: ReplayOutcome | None = None) -
     outcome = outcome or model.replay()
     work, span = model.timeline.work, max(model.recorded, 1)
     anchors = model.graph.anchors
-    of_wait = anchors.wait >= 0
+    of_wait = anchors.kind == WAIT
     recorded = (anchors.leave - anchors.arrive)[of_wait]
     derived = outcome.stays[of_wait]
     error = np.abs(derived - recorded)

@@ -113,6 +113,8 @@ def _cut_stretches(
     ends_stretch[order.head[order.head >= 0]] = True
     ends_stretch[anchors.work[anchors.work >= 0]] = True
     ends_stretch[collectives] = True
+    begins_stretch[order.alone] = True
+    ends_stretch[order.alone] = True
     hangs = _hanging_nodes(rows, launcher, order)
     begins = begins_stretch[rows]
     begins[1:] |= ends_stretch[rows[:-1]] | (hangs[rows[1:]] != hangs[rows[:-1]])

@@ -23,7 +23,7 @@ than both had no batch ready. Shorter times are the host's own work of receiving
 MAX_UNBLOCKED_COPY_NS = 6_000
 """The longest that the call of a copy takes once it no longer blocks."""
 
-WAIT, HANDOVER, LOADER, QUEUE = range(4)
+WAIT, HANDOVER, LOADER, QUEUE, RIDER = range(5)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Anchors(ColumnTable):
     itself (`bare` if the wait is removed) and continues no earlier than `after` nanoseconds past the end of
     the operation `work` (its start if `kind` is QUEUE); or past the moment `stopped` of the thread `source`;
     or past the origin (`work` and `source` -1). `wait` is an index into `WaitTable` or -1, `kind` one of
-    WAIT, HANDOVER, LOADER and QUEUE.
+    WAIT, HANDOVER, LOADER, QUEUE and RIDER, whose `wait` is the position of its mark (`riders`).
     """
 
     kind: Ints

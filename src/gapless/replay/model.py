@@ -18,9 +18,10 @@ from gapless.replay.host import find_anchors
 from gapless.replay.latency import fit_launches, fit_returns, previous_on_stream
 from gapless.replay.outcome import ReplayOutcome
 from gapless.replay.program import NO_EDGE, PositionRows, Removed, order_nodes
+from gapless.replay.riders import Dropped, Rider, WaitMarks, add_riders, work_of_riders
 from gapless.replay.steps import find_steps
 from gapless.replay.threads import active_threads
-from gapless.replay.waits import find_links, find_waits
+from gapless.replay.waits import find_links, find_waits, wait_positions
 from gapless.replay.weights import Weights, compute_weights, find_edges, host_clock, removed_anchors
 from gapless.trace.timeline import Bools, Ints, Timeline
 
@@ -48,16 +49,16 @@ class ReplayModel(Dependences):
         else:
             weights = self._weights(change)
             to_a, to_b = self.program.by_position(weights.to_a, weights.to_b)
-        gone = removed_anchors(self.graph.anchors, self.marked(change.without))
-        time = self.program.run(*self._without(gone, to_a, to_b, weights.clock))
-        return ReplayOutcome(self, change, weights, gone, time)
+        marks = self.marked(change.without)
+        time = self.program.run(*self._without(marks, to_a, to_b, weights.clock))
+        return ReplayOutcome(self, change, weights, removed_anchors(self.graph.anchors, marks), time)
 
     def span(self, rows: Iterable[int] = ()) -> int:
         """Return the span without the waits of these host rows, in nanoseconds; a shortcut of `replay`."""
         return self.spans()([self.marked(rows)])[0]
 
     def spans(self, change: ReplayChange = NO_CHANGE) -> Callable[[Sequence[Bools]], list[int]]:
-        """Return a function from sets of waits (marked in `waits`) to the spans under `change` without
+        """Return a function from sets of waits (marked as by `marked`) to the spans under `change` without
         each.
         """
         weights = self._recorded_weights if change == NO_CHANGE else self._weights(change)
@@ -66,7 +67,7 @@ class ReplayModel(Dependences):
             if change == NO_CHANGE
             else self.program.by_position(weights.to_a, weights.to_b)
         )
-        start, anchors = self.timeline.span[0], self.graph.anchors
+        start = self.timeline.span[0]
 
         def run(sets: Sequence[Bools]) -> list[int]:
             if len(sets) >= MIN_RUNS_TOGETHER:
@@ -75,8 +76,7 @@ class ReplayModel(Dependences):
                 ends = [self._ends_without(part, *columns, [weights.clock])[:, 0] for part in parts]
                 spans: list[int] = (np.concatenate(ends) - start).tolist()
                 return spans
-            gone = (removed_anchors(anchors, marked) for marked in sets)
-            runs = (self.program.run(*self._without(some, to_a, to_b, weights.clock)) for some in gone)
+            runs = (self.program.run(*self._without(marks, to_a, to_b, weights.clock)) for marks in sets)
             return [self.last(time) - start for time in runs]
 
         return run
@@ -108,8 +108,10 @@ class ReplayModel(Dependences):
                 yield ends[:, number].tolist(), outcome
 
     def marked(self, rows: Iterable[int]) -> Bools:
-        """Mark the waits of these host rows (of a copy or its synchronize) that can be removed."""
-        return self.waits_of_rows(rows) & self.removable
+        """Mark the waits of these host rows (of a copy or its synchronize) that can be removed, with what
+        certainly goes with them.
+        """
+        return self.marks.with_certain(self.waits_of_rows(rows) & self.removable)
 
     def waits_of_rows(self, rows: Iterable[int]) -> Bools:
         """Mark the waits of these host rows; other rows are ignored."""
@@ -120,9 +122,7 @@ class ReplayModel(Dependences):
 
     @cached_property
     def _positions(self) -> dict[int, int]:
-        positions = {row: i for i, row in enumerate(self.waits.sync.tolist()) if row >= 0}
-        positions.update((row, i) for i, row in enumerate(self.waits.host.tolist()))
-        return positions
+        return wait_positions(self.waits)
 
     def pinned(self, rows: Iterable[int] | None = None) -> ReplayChange:
         """Return the change that makes copies from pageable host memory pinned and non-blocking (of `rows`;
@@ -134,7 +134,7 @@ class ReplayModel(Dependences):
         wanted = np.zeros(len(self.waits), bool)
         wanted[of_copy] = copies.to_device[copy] & ~copies.pinned[copy]
         if rows is not None:
-            wanted &= self.marked(rows)
+            wanted &= self.waits_of_rows(rows)
         return remove_waits(self.waits.host[wanted & self.removable].tolist())
 
     @cached_property
@@ -151,16 +151,23 @@ class ReplayModel(Dependences):
             self.timeline, self.graph, self.edges, self.launches, self.order, clock, change
         )
 
-    def _without(self, gone: Bools, to_a: Ints, to_b: Ints, clock: HostClock) -> tuple[Ints, Ints]:
-        """Return the weights by position without these anchors."""
-        if not gone.any():
+    def _without(self, marks: Bools, to_a: Ints, to_b: Ints, clock: HostClock) -> tuple[Ints, Ints]:
+        """Return the weights by position without these waits and riders."""
+        if not marks.any():
             return to_a, to_b
         to_a, to_b = to_a.copy(), to_b.copy()
-        rows = np.flatnonzero(gone)
+        rows = np.flatnonzero(removed_anchors(self.graph.anchors, marks))
         at = self.program.place[rows + 1]
         to_a[at] -= self._time_saved(rows, clock)
         to_b[at] = NO_EDGE
+        passed = self._dropped_places[marks[self.dropped.mark]]
+        to_a[passed], to_b[passed] = NO_EDGE, 0  # its stream goes on when the work before it has ended
         return to_a, to_b
+
+    @cached_property
+    def _dropped_places(self) -> Ints:
+        """The positions of the device work that goes with riders."""
+        return self.program.place[self.graph.node_of[self.dropped.work]]
 
     def _time_saved(self, rows: Ints, clock: HostClock) -> Ints:
         """Return how much shorter the calls of these anchors are once they wait for nothing."""
@@ -172,7 +179,7 @@ class ReplayModel(Dependences):
 
     def _batches_of(self, sets: Sequence[Bools], changes: int) -> Iterator[Sequence[Bools]]:
         """Yield parts of `sets` whose moments and marks fit in memory."""
-        each = max(self._rows.count * changes, len(self.waits) // 8, 1)
+        each = max(self._rows.count * changes, len(self.marks.none()) // 8, 1)
         size = max(1, MAX_MOMENTS_TOGETHER // each)
         for begin in range(0, len(sets), size):
             yield sets[begin : begin + size]
@@ -188,7 +195,15 @@ class ReplayModel(Dependences):
         some = np.flatnonzero(np.logical_or.reduce(sets))
         rows = np.flatnonzero(np.isin(wait, some))
         less = np.stack([self._time_saved(rows, clock) for clock in clocks], axis=1)
-        removed = Removed(self.program.place[rows + 1], wait[rows], gone, less)
+        passed = np.isin(self.dropped.mark, some)
+        at = self._dropped_places[passed]
+        removed = Removed(
+            np.concatenate([self.program.place[rows + 1], at]),
+            np.concatenate([wait[rows], self.dropped.mark[passed]]),
+            gone,
+            np.concatenate([less, np.broadcast_to(to_b[at], (len(at), len(clocks)))]),
+            np.arange(len(rows) + len(at)) >= len(rows),
+        )
         times = self.program.run_sets(to_a, to_b, removed, self._rows)
         rest = np.array([after for _, after in self.tails])[:, None, None]
         ends: Ints = (times + rest).max(axis=0)
@@ -196,10 +211,10 @@ class ReplayModel(Dependences):
 
 
 def build(
-    timeline: Timeline, besides: Mapping[int, int] = MappingProxyType({})
+    timeline: Timeline, besides: Mapping[int, int] = MappingProxyType({}), riders: Sequence[Rider] = ()
 ) -> ReplayModel | ReplayRefusal:
     """Build the model of a timeline, or return why that is impossible. `besides` maps host rows of waiting
-    calls to the nanoseconds they spend after the wait, if known; these go with the wait.
+    calls to the nanoseconds they spend after the wait, if known; these and `riders` go with the wait.
     """
     if not len(timeline.work):
         return ReplayRefusal("the profile shows no work on a GPU")
@@ -219,11 +234,18 @@ def build(
         timeline, links, table, fit_returns(timeline, links, table, besides), launches, threads
     )
     peers = np.flatnonzero(find_collectives(timeline))
+    dropped = Dropped()
+    if riders:
+        at = wait_positions(table)
+        moments = add_riders(moments, riders, at, len(table))
+        dropped = work_of_riders(riders, moments, at, len(table), order, crossed, peers)
+        order.alone[dropped.work] = True
     graph = build_graph(timeline, links, moments, launches, order, crossed, peers)
     node_edges = find_edges(timeline, graph, order)
     removable = (table.work >= 0) & ~table.final
     marked = find_steps(timeline, threads)
     ordered = order_nodes(node_edges.a, node_edges.b, node_edges.when)
     return ReplayModel(
-        timeline, table, removable, threads, marked, links, launches, order, graph, node_edges, ordered
-    )
+        timeline, table, removable, threads, marked, links, launches, order, graph, node_edges, ordered,
+        WaitMarks(len(table), bool(riders)), dropped,
+    )  # fmt: skip

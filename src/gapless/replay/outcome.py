@@ -11,6 +11,7 @@ import numpy as np
 from gapless.replay.change import ReplayChange
 from gapless.replay.dependences import Dependences
 from gapless.replay.graph import last_anchor
+from gapless.replay.host import WAIT
 from gapless.replay.weights import Weights
 from gapless.trace.timeline import Bools, Ints
 
@@ -76,9 +77,10 @@ class ReplayOutcome:
     @cached_property
     def blocked(self) -> Ints:
         """How long the host is in each wait of `ReplayModel.waits`; of a removed wait its launch remains."""
-        wait = self.model.graph.anchors.wait
+        anchors = self.model.graph.anchors
+        of_wait = anchors.kind == WAIT
         result = np.zeros(len(self.model.waits), np.int64)
-        np.add.at(result, wait[wait >= 0], self.stays[wait >= 0])
+        np.add.at(result, anchors.wait[of_wait], self.stays[of_wait])
         return result
 
     def at(self, thread: int, times: Ints) -> Ints:

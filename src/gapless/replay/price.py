@@ -40,10 +40,11 @@ class GroupPrice:
     """What removing a group of waits saves, in nanoseconds of the profile's span.
 
     `alone` if nothing else changes, `last` if all other groups have been removed already: in any order a
-    group saves between nothing and its blocked time. `blocked` is the host's time in the group in the
-    unchanged replay, and at least `alone`. `least_alone` and `least_last` hold if the peers of a collective
-    do not come earlier too (equal to the others without collectives). `waits` counts the waits removed,
-    `kept` those that cannot be: for work from before the profile, or the profiler's own synchronize.
+    group saves between nothing and its blocked time with the time of what rides with it. `blocked` is the
+    host's time in the group in the unchanged replay, and without riders at least `alone`. `least_alone` and
+    `least_last` hold if the peers of a collective do not come earlier too (equal to the others without
+    collectives). `waits` counts the waits removed, `kept` those that cannot be: for work from before the
+    profile, or the profiler's own synchronize.
     """
 
     alone: int
@@ -95,6 +96,16 @@ class GroupSavings(Generic[K]):
     unions: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class SavingsBounds(Generic[K]):
+    """Savings under each of some changes: the `least`, where the CPU launches what it did, and the `most`,
+    where it launches nothing that may ride with the waits.
+    """
+
+    least: list[GroupSavings[K]]
+    most: list[GroupSavings[K]]
+
+
 def group_savings(
     model: ReplayModel, groups: Mapping[K, Collection[int]], change: ReplayChange
 ) -> GroupSavings[K]:
@@ -115,25 +126,54 @@ def group_savings_under(
     If these exceed `MAX_MOMENTS_REPLAYED`, only the dearest groups by their `likely` prices are replayed; the
     savings of the others are scaled like theirs.
     """
+    return _savings_by_view(model, groups, changes, [model.marks.with_certain], likely, unions)[0]
+
+
+def group_savings_between(
+    model: ReplayModel,
+    groups: Mapping[K, Collection[int]],
+    changes: Sequence[ReplayChange],
+    likely: Mapping[K, GroupPrice],
+    unions: Sequence[Collection[K]] = (),
+) -> SavingsBounds[K]:
+    """Compute :func:`group_savings_under` twice: where the CPU launches what it did, and where all goes that
+    may ride with the waits.
+    """
+    views = [model.marks.on_device, model.marks.with_possible]
+    return SavingsBounds(*_savings_by_view(model, groups, changes, views, likely, unions))
+
+
+def _savings_by_view(
+    model: ReplayModel,
+    groups: Mapping[K, Collection[int]],
+    changes: Sequence[ReplayChange],
+    views: Sequence[Callable[[Bools], Bools]],
+    likely: Mapping[K, GroupPrice] | None,
+    unions: Sequence[Collection[K]],
+) -> list[list[GroupSavings[K]]]:
+    """Return for each view, which says what goes with waits, the savings under each change."""
     marked = {key: model.marked(rows) for key, rows in groups.items()}
-    most = max(MIN_GROUPS_REPLAYED, MAX_MOMENTS_REPLAYED // (2 * len(model.program.a) * len(changes)))
+    moments = 2 * len(views) * len(model.program.a) * len(changes)
+    most = max(MIN_GROUPS_REPLAYED, MAX_MOMENTS_REPLAYED // moments)
     dearest = list(marked)
-    every = _union(marked.values(), model)
     if likely is not None and len(marked) > most:
         dearest = sorted(marked, key=lambda key: (likely[key].last, likely[key].alone), reverse=True)[:most]
-    sets = [*_removal_sets(marked, dearest, model), *_union_sets(marked, unions, model)]
-    distinct = {marks.tobytes(): marks for marks in sets}
+    usual = [*_removal_sets(marked, dearest, model), *_union_sets(marked, unions, model)]
+    sets = [[view(marks) for marks in usual] for view in views]
+    distinct = {marks.tobytes(): marks for of_view in sets for marks in of_view}
     positions = {key: at for at, key in enumerate(distinct)}
-    results = []
+    every = model.marks.waits(_union(marked.values(), model))
+    results: list[list[GroupSavings[K]]] = [[] for _ in views]
     for spans, now in model.changed(changes, list(distinct.values())):
-        none, *rest = (spans[positions[marks.tobytes()]] for marks in sets)
-        split = len(rest) - len(unions)
-        alone, last, whole = _savings_from_spans(dearest, [none, *rest[:split]])
-        if likely is not None and len(dearest) < len(marked):
-            alone, last = _scale_likely(likely, alone, last)
-        blocked = int(now.blocked[every].sum())
-        together = tuple(none - span for span in rest[split:])
-        results.append(GroupSavings(now.span, alone, last, whole, find_limiter(now), blocked, together))
+        limiter, blocked = find_limiter(now), int(now.blocked[every].sum())
+        for of_view, savings in zip(sets, results, strict=True):
+            none, *rest = (spans[positions[marks.tobytes()]] for marks in of_view)
+            split = len(rest) - len(unions)
+            alone, last, whole = _savings_from_spans(dearest, [none, *rest[:split]])
+            if likely is not None and len(dearest) < len(marked):
+                alone, last = _scale_likely(likely, alone, last)
+            together = tuple(none - span for span in rest[split:])
+            savings.append(GroupSavings(now.span, alone, last, whole, limiter, blocked, together))
     return results
 
 
@@ -185,7 +225,7 @@ def price_groups(
     each of `unions` together.
     """
     marked = {key: model.marked(rows) for key, rows in groups.items()}
-    every = _union(marked.values(), model)
+    every = model.marks.waits(_union(marked.values(), model))
     now = model.replay()
     after = model.replay(remove_waits(model.waits.host[every].tolist()))
     spans = _CachedSpans(model, NO_CHANGE)
@@ -196,7 +236,8 @@ def price_groups(
             marked
         )
     each = {}
-    for key, group in marked.items():
+    for key, marks in marked.items():
+        group = model.marks.waits(marks)
         kept = int((model.waits_of_rows(groups[key]) & ~group).sum())
         each[key] = GroupPrice(
             alone[key], last[key], int(now.blocked[group].sum()), min(alone[key], least_alone[key]),
@@ -211,7 +252,7 @@ def price_groups(
 
 
 def _union(sets: Iterable[Bools], model: ReplayModel) -> Bools:
-    union = np.zeros(len(model.waits), bool)
+    union = model.marks.none()
     for marks in sets:
         union |= marks
     return union
@@ -233,16 +274,12 @@ class _CachedSpans:
 
     def saved(self, sets: Iterable[Bools]) -> int:
         """Return what removing all of these sets saves."""
-        with_all, rest = self.spans_without(
-            [np.zeros(len(self._model.waits), bool), _union(sets, self._model)]
-        )
+        with_all, rest = self.spans_without([self._model.marks.none(), _union(sets, self._model)])
         return with_all - rest
 
     def saved_after(self, sets: Sequence[Bools]) -> list[int]:
         """Return the total saved after each of these sets has been removed, one after the other."""
-        none, *gone = itertools.accumulate(
-            sets, np.logical_or, initial=np.zeros(len(self._model.waits), bool)
-        )
+        none, *gone = itertools.accumulate(sets, np.logical_or, initial=self._model.marks.none())
         first, *spans = self.spans_without([none, *gone])
         return [first - span for span in spans]
 

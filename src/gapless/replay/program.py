@@ -93,15 +93,15 @@ class Program:
         time = [buffers[row] for row in rows.of_position]
         x, y = np.empty_like(time[0]), np.empty_like(time[0])
         add, maximum, subtract = np.add, np.maximum, np.subtract
-        gone, less = removed.by_position(len(time))
-        edges = zip(time, self.a, _columns(to_a), self.b, _columns(to_b), gone, less, strict=True)
+        gone, less, along = removed.by_position(len(time))
+        edges = zip(time, self.a, _columns(to_a), self.b, _columns(to_b), gone, less, along, strict=True)
         next(edges)
-        for row, a, after_a, b, after_b, without, shorter in edges:
+        for row, a, after_a, b, after_b, without, shorter, by_b in edges:
             add(time[a], after_a, out=x)
             add(time[b], after_b, out=y)
             maximum(x, y, out=row)
             if without is not None:
-                subtract(x, shorter, out=row, where=without)
+                subtract(y if by_b else x, shorter, out=row, where=without)
         return held[[rows.of_position[position] for position in rows.kept]]
 
     def share_rows(self, kept: Sequence[int]) -> PositionRows:
@@ -139,29 +139,33 @@ class PositionRows:
 @dataclass(frozen=True)
 class Removed:
     """Sets of waits left out: at each position `at`, the number of its wait, a row of `gone` (waits by sets),
-    and how much `less` it takes without the wait (positions by changes).
+    and how much `less` it takes without the wait (positions by changes): after its first edge, or after its
+    second one where it is `along`.
     """
 
     at: Ints
     wait: Ints
     gone: Bools
     less: Ints
+    along: Bools
 
     @property
     def sets(self) -> int:
         """The number of sets."""
         return int(self.gone.shape[1])
 
-    def by_position(self, count: int) -> tuple[list[Any], list[Any]]:
-        """Return for each of `count` positions the sets without it, or None, and how much less it takes."""
+    def by_position(self, count: int) -> tuple[list[Any], list[Any], list[bool]]:
+        """Return for each of `count` positions the sets without it, or None, how much less it takes, and
+        whether that is after its second edge."""
         gone: list[Any] = [None] * count
         less: list[Any] = [0] * count
+        along = [False] * count
         rows: list[Any] = list(self.gone if self.less.shape[1] == 1 else self.gone[:, :, None])
-        for position, wait, shorter in zip(
-            self.at.tolist(), self.wait.tolist(), _columns(self.less), strict=True
+        for position, wait, shorter, by_b in zip(
+            self.at.tolist(), self.wait.tolist(), _columns(self.less), self.along.tolist(), strict=True
         ):
-            gone[position], less[position] = rows[wait], shorter
-        return gone, less
+            gone[position], less[position], along[position] = rows[wait], shorter, by_b
+        return gone, less, along
 
 
 def _columns(weights: Ints) -> list[Any]:

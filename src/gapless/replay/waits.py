@@ -69,6 +69,13 @@ def find_waits(timeline: Timeline, links: LaunchLinks | None = None) -> WaitTabl
     return table.take(order[_is_outermost(timeline, table)[order]])
 
 
+def wait_positions(table: WaitTable) -> dict[int, int]:
+    """Return the position in `table` of each host row of a wait: of a copy, and of its synchronize."""
+    positions = {row: at for at, row in enumerate(table.sync.tolist()) if row >= 0}
+    positions.update((row, at) for at, row in enumerate(table.host.tolist()))
+    return positions
+
+
 Rows = tuple[Any, Any, Any, Any, Any, Any, Any]
 """Columns kind, host, sync, blocks, work, copy and final."""
 

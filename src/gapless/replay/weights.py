@@ -92,10 +92,10 @@ def compute_weights(
     return Weights(to_a, to_b, own, chained, length, clock)
 
 
-def removed_anchors(anchors: Anchors, waits: Bools) -> Bools:
-    """Mark the anchors of the waits marked in `waits`."""
+def removed_anchors(anchors: Anchors, marks: Bools) -> Bools:
+    """Mark the anchors of the waits and riders marked in `marks`."""
     of_wait = anchors.wait >= 0
-    gone: Bools = of_wait & waits[np.maximum(anchors.wait, 0)] if len(waits) else of_wait
+    gone: Bools = of_wait & marks[np.maximum(anchors.wait, 0)] if len(marks) else of_wait
     return gone
 
 

@@ -186,7 +186,7 @@ def test_of_too_many_groups_the_dearest_are_replayed_and_the_others_follow(monke
 
 
 def test_a_certain_time_has_no_interval(monkeypatch):
-    report = estimated(*GPU, read(), *HOST, monkeypatch=monkeypatch)
+    report = estimated(*GPU, synchronize(), *HOST, monkeypatch=monkeypatch)
     of, price = report.estimate, report.findings[0].price
     assert of.step.least == pytest.approx(of.step.most, abs=2)
     assert of.saved.least == pytest.approx(of.saved.most, abs=2)
@@ -195,10 +195,12 @@ def test_a_certain_time_has_no_interval(monkeypatch):
 
 
 def test_a_read_in_a_step_that_the_host_limits_costs_latencies(monkeypatch):
-    """By hand: a launch, eight bytes, a return; a share of it that is the CPU's own is as certain as that."""
+    """By hand: a launch, eight bytes, a return; a share of it that is the CPU's own is as certain as that. At
+    most the CPU's time for the copy goes, too."""
     report = estimated(*HOST, read(), *HOST, late=0.4, monkeypatch=monkeypatch)
     price = report.findings[0].price
-    assert price.most_last / price.last == pytest.approx(exp(0.4 * NORMAL), rel=0.25)
+    most = price.most_last - USUAL.forward
+    assert most / price.last == pytest.approx(exp(0.4 * NORMAL), rel=0.25)
     assert price.last / price.least_last == pytest.approx(exp(0.4 * NORMAL), rel=0.25)
 
 
@@ -313,8 +315,8 @@ def test_a_step_with_collectives_is_in_the_middle_of_its_interval(time, exposed,
     )
     true_interval, drawn_by_likely = interval, {}
 
-    def kept(likely, drawn):
-        bounds = true_interval(likely, drawn)
+    def kept(likely, drawn, most=None):
+        bounds = true_interval(likely, drawn, most)
         drawn_by_likely[bounds.likely] = np.array(drawn)
         return bounds
 

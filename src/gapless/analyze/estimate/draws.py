@@ -88,12 +88,23 @@ def draw_normal(name: str, count: int = DRAWS) -> Floats:
     return _normal_deviates(_choose_permutation(name, [_host_ranks(count), _common_ranks(count)]))
 
 
-def interval(likely: float, drawn: Sequence[float] | Floats) -> Range:
-    """Return the likely value and the interval of four in five draws, widened to include the likely value."""
-    ordered = np.sort(drawn)
-    middles = (np.arange(len(ordered)) + 0.5) / len(ordered)  # each draw stands for an equal share
-    least, most = np.interp([LOW_QUANTILE, HIGH_QUANTILE], middles, ordered).tolist()
+def interval(
+    likely: float, drawn: Sequence[float] | Floats, most_drawn: Sequence[float] | Floats | None = None
+) -> Range:
+    """Return the likely value and the interval of four in five draws, widened to include the likely value.
+
+    With `most_drawn`, `drawn` holds the least of each draw, and that the most.
+    """
+    least = _quantile(drawn, LOW_QUANTILE)
+    most = _quantile(drawn if most_drawn is None else most_drawn, HIGH_QUANTILE)
     return Range(round(min(least, likely)), round(likely), round(max(most, likely)))
+
+
+def _quantile(drawn: Sequence[float] | Floats, share: float) -> float:
+    """Return the value below which this share of the draws is; each of them stands for an equal share."""
+    ordered = np.sort(drawn)
+    middles = (np.arange(len(ordered)) + 0.5) / len(ordered)
+    return float(np.interp(share, middles, ordered))
 
 
 def _factors(doubts: Sequence[TimeUncertainty], count: int) -> Floats:

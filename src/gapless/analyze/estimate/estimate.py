@@ -26,9 +26,10 @@ from gapless.analyze.estimate.programme_steps import (
     count_left_out,
     recorded_steps,
 )
+from gapless.analyze.estimate.removals import ride
 from gapless.analyze.estimate.throughput import measure_throughput
 from gapless.analyze.estimate.timing import Times, times_of
-from gapless.analyze.estimate.together import PlaceGroup
+from gapless.analyze.estimate.together import NOTHING, PlaceGroup, ToPrice
 from gapless.analyze.profile.pricing import hardest_removal
 from gapless.analyze.run.steps import RunSteps
 from gapless.model import Session, Site
@@ -40,7 +41,8 @@ from gapless.model.source import SourceLine
 from gapless.replay.change import ReplayChange
 from gapless.replay.model import ReplayRefusal
 from gapless.replay.price import GroupPrices as Replayed
-from gapless.replay.price import GroupSavings, group_savings_under, price_groups
+from gapless.replay.price import GroupSavings, SavingsBounds, group_savings_between, price_groups
+from gapless.replay.riders import Rider
 
 MAX_UNKNOWN_SHARE = 0.3
 """Share of the device's time above which operators without a known cost make an estimate useless."""
@@ -49,31 +51,34 @@ MAX_CALIBRATION_ERROR = 0.25
 
 _NO_TIME = "communication between ranks"
 
-SitesByFinding = Mapping[int, Sequence[int]]
-"""For each finding to price, the numbers of its sites in `Session.sites`."""
-
 
 @dataclass(frozen=True)
 class _Answer:
     """The results of the likely machine and of drawn ones. `count` steps are priced, `whole` steps are run,
-    with one before and one after. With a queue of `MIN_QUEUE_DEPTH` launches, syncs block the host for a
-    share `shallow` of the usual time."""
+    with one before and one after. `launches` counts for each site what goes with its waits. With a queue of
+    `MIN_QUEUE_DEPTH` launches, syncs block the host for a share `shallow` of the usual time."""
 
     step: int
     device: int
     host: int
     replayed: Replayed[int]
-    drawn: Sequence[GroupSavings[int]]
+    drawn: SavingsBounds[int]
     count: int
     whole: int
     shallow: float
+    launches: Counter[int]
 
     def per_step(self, value: int) -> int:
         return round(value / self.count)
 
     def reach(self, likely: int, drawn: Callable[[GroupSavings[int]], int]) -> Range:
-        """Return what is saved per step, in the likely machine and in the drawn ones."""
-        return interval(likely / self.count, [drawn(savings) / self.count for savings in self.drawn])
+        """Return what is saved per step, in the likely machine and in the drawn ones: there at least if the
+        CPU launches what it did, and at most without all that may go with the waits."""
+        least, most = (
+            [drawn(savings) / self.count for savings in bound]
+            for bound in (self.drawn.least, self.drawn.most)
+        )
+        return interval(likely / self.count, least, most)
 
     @property
     def blocked(self) -> Range:
@@ -84,18 +89,17 @@ class _Answer:
     @property
     def steps(self) -> list[float]:
         """The length of a step in each of the drawn machines."""
-        return [savings.span / self.whole for savings in self.drawn]
+        return [savings.span / self.whole for savings in self.drawn.least]
 
 
 def estimate(
     session: Session,
     steps: RunSteps,
-    groups: SitesByFinding,
+    priced: ToPrice = NOTHING,
     what_if: bool = False,
-    places: Sequence[PlaceGroup] = (),
 ) -> Estimate | None:
-    """Estimate a session's steps, with a price for each of `groups`, and for all groups of each of `places`
-    together; None if nothing was recorded. With `what_if` also the effect of compiling."""
+    """Estimate a session's steps, with the prices of `priced`; None if nothing was recorded. With `what_if`
+    also the effect of compiling."""
     programme = session.programme
     if programme is None or not session.environment.emulated:
         return None
@@ -119,10 +123,10 @@ def estimate(
     compiled = any(entry.compiled for step in eager for entry in step)
     # The number of launches of compiled code is itself uncertain.
     doubt = math.hypot(times.host_doubt, COUNT_SPREAD if compiled else 0.0)
-    answer = _run_and_price(programme, order, groups, times, doubt, [place.keys for place in places])
+    answer = _run_and_price(programme, order, priced, times, doubt)
     if isinstance(answer, str):
         return Estimate(gpu=gpu, refused=answer)
-    estimate_ = _describe(session, programme, groups, times, answer, len(whole), order)
+    estimate_ = _describe(session, programme, priced, times, answer, len(whole), order)
     missing = count_left_out(programme, steps)
     if missing:
         plural = "step" if missing == 1 else "steps"
@@ -133,9 +137,9 @@ def estimate(
         throughput=measure_throughput(eager, arrived_tensors(programme, steps), times),
         launches=count_kernels(order),
         eager=count_kernels(eager) if compiled else 0.0,
-        compiling=_compiling(programme, eager, groups, times, answer) if what_if else None,
+        compiling=_compiling(programme, eager, times, answer) if what_if else None,
         optimizers=tuple(_joined_optimizers(session.optimizers, programme, eager, times, answer, doubt)),
-        places=tuple(_place_savings(places, answer)),
+        places=tuple(_place_savings(priced.places, answer)),
     )
 
 
@@ -152,7 +156,7 @@ def _joined_optimizers(
         joined_ = None
         if is_worth_joining(use):
             order = [fuse(join_updates(step, number, use)) for step in eager]
-            answer = _run_and_price(programme, order, {}, times, doubt)
+            answer = _run_and_price(programme, order, NOTHING, times, doubt)
             if not isinstance(answer, str):
                 saved = [before - after for before, after in zip(now.steps, answer.steps, strict=True)]
                 joined_ = Joined(
@@ -165,12 +169,10 @@ def _joined_optimizers(
         yield msgspec.structs.replace(use, joined=joined_)
 
 
-def _compiling(
-    programme: Programme, eager: Sequence[Step], groups: SitesByFinding, times: Times, now: _Answer
-) -> Compiling | None:
+def _compiling(programme: Programme, eager: Sequence[Step], times: Times, now: _Answer) -> Compiling | None:
     """Estimate a step with all but its optimizer compiled, on the same drawn machines."""
     order = [fuse(compile_step(step)) for step in eager]
-    answer = _run_and_price(programme, order, groups, times, times.host_doubt)
+    answer = _run_and_price(programme, order, NOTHING, times, times.host_doubt)
     if isinstance(answer, str):
         return None
     fewer = np.exp(COUNT_SPREAD * draw_normal("fusion", len(now.steps)))
@@ -205,7 +207,7 @@ def _limits_with_collectives(answer: _Answer, moving: CommunicationTime) -> tupl
         np.exp(moving.doubt * draw_normal("links", len(answer.steps))),
     )
     steps, limiters = [], []
-    for step, savings, apart, factor in zip(answer.steps, answer.drawn, hidden, slower, strict=True):
+    for step, savings, apart, factor in zip(answer.steps, answer.drawn.least, hidden, slower, strict=True):
         work, rest = _separate_collectives(step, savings.limiter, moving, factor)
         steps.append(max(work, rest) + apart * min(work, rest))
         limiters.append("communication" if moving.time * factor > step else savings.limiter)
@@ -232,38 +234,47 @@ def _separate_collectives(
 def _run_and_price(
     programme: Programme,
     order: Sequence[Step],
-    groups: SitesByFinding,
+    priced: ToPrice,
     times: Times,
     doubt: float,
-    unions: Sequence[Sequence[int]] = (),
 ) -> _Answer | str:
     """Run the programme on the likely machine and on drawn ones. A step before and one after the priced ones
     keep their waits: the first has nothing to wait for yet, and the last nothing to delay."""
     timed = [[times.add_times(entry) for entry in step] for step in (order[-1], *order, order[0])]
-    answer = run_and_model(timed, programme.gpu, times.host)
+    launches: Counter[int] = Counter()
+
+    def riders(ran: MachineRun) -> list[Rider]:
+        rides = ride(ran, order, priced.removed, times.add_times)
+        for rider, site in rides:
+            launches[site] += len(rider.work) if rider.certain else 0
+        return [rider for rider, _ in rides]
+
+    answer = run_and_model(timed, programme.gpu, times.host, riders if priced.sites else lambda _: ())
     if isinstance(answer, ReplayRefusal):
         return answer.reason
     ran, model = answer
-    rows = {key: _waiting_rows(ran, sites) for key, sites in groups.items()}
+    rows = {key: _waiting_rows(ran, sites) for key, sites in priced.sites.items()}
+    unions = [place.keys for place in priced.places]
     replayed = price_groups(model, rows, unions=unions)
     entries_of_work = [
         ran.recorded_entries[correlation] for correlation in ran.timeline.work.correlation.tolist()
     ]
     drawn = draw_machines(entries_of_work, times.doubt, doubt)
     count = len(timed)
-    waits = bool(groups) and ran.held > 0 and ran.queued
+    waits = bool(rows) and ran.held > 0 and ran.queued
     shallow = run_steps(timed, programme.gpu, times.host, MIN_QUEUE_DEPTH).held / ran.held if waits else 1.0
     return _Answer(
         step=round(replayed.span / count),
         device=round(ran.busy / count),
         host=round(ran.host / count),
         replayed=replayed,
-        drawn=group_savings_under(
+        drawn=group_savings_between(
             model, rows, [ReplayChange(pace=pace) for pace in drawn], replayed.each, unions
         ),
         count=len(order),
         whole=count,
         shallow=shallow,
+        launches=launches,
     )
 
 
@@ -275,7 +286,7 @@ def _waiting_rows(ran: MachineRun, sites: Sequence[int]) -> list[int]:
 def _describe(
     session: Session,
     programme: Programme,
-    groups: SitesByFinding,
+    priced: ToPrice,
     times: Times,
     answer: _Answer,
     looked_at: int,
@@ -297,7 +308,7 @@ def _describe(
         step=step,
         device=answer.device,
         host=answer.host,
-        prices=msgspec.structs.replace(_prices(session, groups, answer), limiter=limiter),
+        prices=msgspec.structs.replace(_prices(session, priced.sites, answer), limiter=limiter),
         blocked=answer.blocked,
         saved=answer.reach(answer.replayed.all, lambda savings: savings.all),
         looked_at=looked_at,
@@ -315,13 +326,13 @@ def _describe(
     )
 
 
-def _prices(session: Session, groups: SitesByFinding, answer: _Answer) -> Prices:
+def _prices(session: Session, groups: Mapping[int, Sequence[int]], answer: _Answer) -> Prices:
     replayed, keys = answer.replayed, list(groups)
     return Prices(
         span=answer.step,
         all=answer.per_step(replayed.all),
         least_all=answer.reach(replayed.all, lambda savings: savings.all).least,
-        each=tuple(_price(key, [session.sites[site] for site in groups[key]], answer) for key in keys),
+        each=tuple(_price(key, session.sites, groups[key], answer) for key in keys),
         shortest=tuple(keys.index(key) for key in replayed.shortest),
         saved=tuple(answer.per_step(saved) for saved in replayed.saved),
         limiter=replayed.limiter,
@@ -357,7 +368,7 @@ def _reasons(answer: _Answer, measured: Calibration | None) -> Iterator[str]:
             yield f"a step comes out {off:+.0%} off the {measured.step / 1e6:.3g} ms of the profile's own"
 
 
-def _price(key: int, sites: Sequence[Site], answer: _Answer) -> Price:
+def _price(key: int, sites: Sequence[Site], numbers: Sequence[int], answer: _Answer) -> Price:
     price = answer.replayed.each[key]
     alone = answer.reach(price.alone, lambda drawn: drawn.alone[key])
     last = answer.reach(price.last, lambda drawn: drawn.last[key])
@@ -367,7 +378,8 @@ def _price(key: int, sites: Sequence[Site], answer: _Answer) -> Price:
         blocked=answer.per_step(price.blocked),
         waits=price.waits,
         kept=price.kept,
-        removal=hardest_removal(sites),
+        removal=hardest_removal([sites[number] for number in numbers]),
+        launches=sum(answer.launches[number] for number in numbers) / answer.count,
     )
 
 

@@ -6,7 +6,7 @@ One host thread, the streams of one GPU, the rules of CUDA that `gapless.replay`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from gapless.replay.latency import (
     DEFAULT_UNBLOCKED_NS,
 )
 from gapless.replay.model import ReplayModel, ReplayRefusal, build
+from gapless.replay.riders import Rider
 from gapless.trace.timeline import HostKind, Timeline, WorkKind
 
 _MAX_TIME = 1 << 58
@@ -51,15 +52,32 @@ class TimedEntry:
     host: float = 0
 
 
+class EntrySpan(NamedTuple):
+    """When the host was busy with an entry, from `begin` to `end`, or with one of its copies before the
+    waiting call of number `row`. Its launches have the correlations from `first` to before `last`, take
+    `call` of the host each, and `device` in all."""
+
+    begin: int
+    end: int
+    first: int
+    last: int
+    row: int = -1
+    call: float = 0.0
+    device: int = 0
+
+
 @dataclass
 class MachineRun:
-    """The result of a run. `waits` holds, for each step, the rows of each site's waiting calls,
-    `recorded_entries` the entry of each correlation (None: none), and `besides` for rows of waiting calls
-    their time after the wait. `queued` is whether a launch found `MIN_QUEUE_DEPTH` others waiting: if none
-    did, the depth of the queues makes no difference."""
+    """The result of a run. `waits` holds, for each step, the rows of each site's waiting calls, `spans` when
+    the host was busy with each entry (eager operators and waiting copies only), `rows` the host row of each
+    call's number, `recorded_entries` the entry of each correlation (None: none), and `besides` for rows of
+    waiting calls their time after the wait. `queued` is whether a launch found `MIN_QUEUE_DEPTH` others
+    waiting: if none did, the depth of the queues makes no difference."""
 
     timeline: Timeline
     waits: list[dict[int, list[int]]]
+    spans: list[list[list[EntrySpan]]]
+    rows: list[int]
     busy: int
     host: int
     recorded_entries: list[Entry | None]
@@ -99,6 +117,7 @@ class _Machine:
     working: float = 0
     held: float = 0
     queued: bool = False
+    spans: list[EntrySpan] = field(default_factory=list)
 
     # -- the device ----------------------------------------------------------------------------------
 
@@ -143,6 +162,7 @@ class _Machine:
             self.backward = timed.entry.backward
             self.spend(self.host.handover)
         call = self.host.call
+        begin, first = self.now, self.correlation + 1
         self.spend(max(timed.host - timed.kernels * call, 0))
         rest = timed.device
         for number in range(timed.kernels, 0, -1):
@@ -159,6 +179,8 @@ class _Machine:
             self.begin(requested_at, part, "kernel", WorkKind.KERNEL)
             self.call("cudaLaunchKernel", length)
             self.working += call
+        last = self.correlation + 1
+        self.spans.append(EntrySpan(int(begin), int(self.now), first, last, call=call, device=timed.device))
 
     def is_held(self, queue: Sequence[float]) -> bool:
         """Whether the next launch waits until one of `queue`, its stream's starts, begins.
@@ -200,8 +222,11 @@ class _Machine:
         length = int(copies.duration(nbytes, memory, self.gpu.pcie))
         side = memory.capitalize()
         name = f"Memcpy HtoD ({side} -> Device)" if to_device else f"Memcpy DtoH (Device -> {side})"
-        call = self.host.call
+        call, begin = self.host.call, int(self.now)
         self.spend(max(self.host.forward - call, 0))
+        if waits:
+            first, row = self.correlation, len(self.calls)
+            self.spans.append(EntrySpan(begin, int(self.now), first, first + 1, row, call, length))
         end = self.begin(self.now, length, name, WorkKind.MEMCPY, nbytes)
         # What was not measured on such a GPU is attributed to the synchronize, as the replay does.
         blocks = waits and copies.call_blocks(memory, to_device, nbytes) is True
@@ -263,16 +288,20 @@ class _Machine:
 
 
 def run_and_model(
-    steps: Sequence[Iterable[TimedEntry]], gpu: GpuRates, host: HostTimes
+    steps: Sequence[Iterable[TimedEntry]],
+    gpu: GpuRates,
+    host: HostTimes,
+    riders: Callable[[MachineRun], Sequence[Rider]] = lambda _: (),
 ) -> tuple[MachineRun, ReplayModel] | ReplayRefusal:
-    """Run the steps and build the replay model of the run, or say why there is none."""
+    """Run the steps and build the replay model of the run, or say why there is none. `riders` returns what
+    goes with the waits of a run."""
     try:
         ran = run_steps(steps, gpu, host)
     except OverflowError:
         return ReplayRefusal(_TOO_LONG)
     if max(ran.timeline.span) > _MAX_TIME:
         return ReplayRefusal(_TOO_LONG)
-    model = build(ran.timeline, ran.besides)
+    model = build(ran.timeline, ran.besides, riders(ran))
     return model if isinstance(model, ReplayRefusal) else (ran, model)
 
 
@@ -287,13 +316,17 @@ def run_steps(
     machine = _Machine(gpu, host, depth)
     machine.calls.append((HostKind.OPERATOR, NUMBER["ProfilerStep#"], 0, 1_000, -1))
     waits: list[dict[int, list[int]]] = []
+    spans: list[list[list[EntrySpan]]] = []
     marks = []
     for step in steps:
         rows: dict[int, list[int]] = {}
         begin = machine.now
         items = list(step)
+        spans.append([])
         for at, timed in enumerate(items):
             kind = timed.entry.kind
+            machine.spans = []
+            spans[-1].append(machine.spans)
             if kind == "graph":
                 machine.graph(items[at + 1 : at + 1 + timed.entry.tensors])
             elif timed.entry.graph:
@@ -318,6 +351,8 @@ def run_steps(
     return MachineRun(
         timeline,
         moved,
+        spans,
+        place,
         machine.busy,
         int(machine.working),
         machine.recorded_entries,

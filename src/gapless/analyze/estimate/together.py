@@ -1,11 +1,13 @@
-"""Group findings by the user's functions and files, to say what all of one costs together."""
+"""Choose what to price: findings by their sites, and all findings of a function or file together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gapless.model import Finding, SourceLine
+from gapless.rules.superfluous import Superfluous
 
 MAX_PLACES = 12
 """Functions and files that are priced, those with the most findings."""
@@ -18,6 +20,20 @@ class PlaceGroup(NamedTuple):
     function: str
     keys: tuple[int, ...]
     line: SourceLine
+
+
+@dataclass(frozen=True)
+class ToPrice:
+    """Findings to price: the numbers of each one's sites in `Session.sites`, what a remedy is known to remove
+    with the waits of a site, and places whose findings are priced together."""
+
+    sites: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    removed: Mapping[int, Superfluous] = field(default_factory=dict)
+    places: Sequence[PlaceGroup] = ()
+
+
+NOTHING = ToPrice()
+"""Prices for nothing: the length of a step is wanted."""
 
 
 def group_by_place(findings: Mapping[int, Finding]) -> list[PlaceGroup]:

@@ -181,7 +181,7 @@ def _estimate_table(report: Report) -> Table | None:
         rows.append(Row(("the CPU's speed", describe_host(estimate.speed))))
     rows += [
         Row(("limited by", _limit_cell(estimate))),
-        Row(("cost of all syncs together", time_range(estimate.saved))),
+        Row(("cost of all syncs together, with what goes with them", time_range(estimate.saved))),
     ]
     notes = tuple(f"assumed: {text}" for text in estimate.assumptions)
     if estimate.communication > 0:
