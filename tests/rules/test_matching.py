@@ -411,7 +411,7 @@ LINES: list[tuple[str, dict[str, str], str]] = [
     ),
     ("inds = mask.nonzero()", {"operator": "aten::nonzero", "mechanism": "size"}, "keep the mask `mask`"),
     ("loss = losses[valid].mean()", INDEX, "`torch.where(valid, losses, 0.0).sum() / valid.sum()`"),
-    ("loss = e[y != 255].sum()", INDEX, "`torch.where(y != 255, e, 0.0).sum()`"),
+    ("loss = e[y != 255].sum()", INDEX, "`torch.where(y != 255, e, 0).sum()`"),
     ("kept = x[mask]", INDEX, "`gapless.ops.compact(x, mask, size=n)`"),
     ("kept = x[mask]", INDEX, "`torch.where(mask, x, other)`"),
     (

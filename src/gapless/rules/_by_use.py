@@ -115,6 +115,9 @@ def leading_uses(site: Site) -> list[Use]:
     kinds = {use.kind for use in site.uses}
     if "element" in kinds:  # once the loop has numbers, nothing that it does with them waits
         kinds &= {"element", "index"}
+    sums = {(use.file, use.line) for use in site.uses if use.kind == "accumulator"}
+    if all((use.file, use.line) in sums for use in site.uses if use.kind == "append"):
+        kinds -= {"append"}  # of a list's element
     if kinds & _KEPT:
         kinds -= _AFTERWARDS
     if len(kinds) > 1:

@@ -114,6 +114,12 @@ def advise_sum(read: ReadValue, use: Use) -> str:
     total = f"`{target}`" if target else "the sum"
     exactly = "" if whole else ", in float64 as Python does"
     integers = "" if whole or _is_float(read.value) else "; whole numbers need no `.double()`"
+    container, is_element, place = target.partition("[")
+    if is_element and place[:1] not in "\"'":
+        return (
+            f"sum up on the GPU{exactly}{read.place(use)}: `{summed}`, and read all of `{container}` at "
+            f"once: `torch.stack({container}).tolist()`{integers}"
+        )
     rest = read.kinds - {"accumulator"}
     where = "once, behind the loop" if not rest else "only where it is shown" if rest <= _SHOWN else ""
     once = f", and read {total} {where}" if where else ""
@@ -127,7 +133,12 @@ def _is_float(value: str) -> bool:
 
 def advise_list(read: ReadValue, use: Use) -> str:
     changed = read.replace_in(use.text, read.kept(use))
-    shaped = ", if they have one shape" if read.site.call.endswith(("tolist", "cpu", "numpy", ".to")) else ""
+    if read.site.mechanism == "d2h":
+        return (
+            f"keep the tensor (`{read.kept(use)}`){read.place(use)}, and copy all at once, behind the loop: "
+            "`torch.cat(values).cpu()`, or `torch.stack` if each is one row"
+        )
+    shaped = ", if they have one shape" if read.site.call.endswith("tolist") else ""
     code = parse_line(use.text)
     call = code.only_call("append") if code is not None else None
     if changed and code is not None and call is not None:
@@ -208,6 +219,8 @@ def advise_deletion(read: ReadValue, use: Use) -> str:
 
 
 def advise_argument(read: ReadValue, use: Use) -> str:
+    if ".numpy(" in use.text:
+        return f"{read.name(use)} takes arrays: copy everything that it needs at once, or compute in torch"
     return (
         f"used by {read.name(use)}, which was not followed: pass the tensor (`{read.tensor}`) if it takes "
         "one; what only logs can get the value of an earlier step (`gapless.ops.read_later`)"

@@ -129,12 +129,12 @@ def _advise_reduction(code: Code) -> str:
             and not call.args
             and not call.keywords
         ):
-            total = f"torch.where({mask}, {owner}, 0.0).sum()"
-            if call.func.attr == "sum":
+            if call.func.attr == "sum":  # 0 keeps whole numbers whole
+                total = f"torch.where({mask}, {owner}, 0).sum()"
                 return f"`{total}` is the same sum, at a fixed size (both of one shape)"
             return (
-                f"`{total} / {_in_brackets(mask)}.sum()` is the same mean, at a fixed size (both "
-                "of one shape)"
+                f"`torch.where({mask}, {owner}, 0.0).sum() / {_in_brackets(mask)}.sum()` is the same mean, "
+                "at a fixed size (both of one shape)"
             )
     return ""
 
