@@ -247,6 +247,45 @@ def test_data_scaled_or_selected_by_what_was_copied_back_was_not_on_the_gpu(
     assert kinds(step) == [""]
 
 
+def filled_with(row: torch.Tensor) -> torch.Tensor:
+    buffer = torch.zeros(2, 4)
+    buffer[1] = row
+    return buffer
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda data: data * torch.rand(4),
+        lambda data: torch.zeros(4, 4).scatter(1, torch.arange(4).unsqueeze(1), 1.0),
+        lambda data: torch.cat([torch.ones(4), torch.rand(4)]),
+        lambda data: torch.zeros(4).add_(data),
+        filled_with,
+    ],
+)
+def test_what_met_another_tensor_on_the_cpu_cannot_be_made_on_the_gpu_alone(
+    mix: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    data = torch.rand(4)
+    assert kinds(lambda number: mix(data).to(GPU)) == [""]
+
+
+@pytest.mark.parametrize("alone", [lambda x: x * 2, lambda x: x[:2], lambda x: x.add_(1), lambda x: x * x])
+def test_what_met_no_other_tensor_can(alone: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert kinds(lambda number: alone(torch.rand(4)).to(GPU)) == ["made"]
+
+
+def test_what_a_helper_makes_for_the_cpu_too_stays_there() -> None:
+    def labels() -> torch.Tensor:
+        return torch.arange(4)
+
+    def step(number: int) -> None:
+        torch.zeros(4, 4).scatter(1, labels().unsqueeze(1), 1.0)
+        labels().to(GPU)
+
+    assert kinds(step) == [""]
+
+
 def test_one_helper_makes_what_three_lines_copy() -> None:
     def causal(size: int) -> torch.Tensor:
         return torch.ones(size, size).tril()

@@ -110,21 +110,35 @@ class Origins:
                     continue
                 if tag is not None and (best is None or tag.strength > best.strength):
                     best = tag
-        if best is None:
-            if plan.makes:
-                best = self._tag(MADE, _call_name(plan.name), users_place())
-            elif not plan.written:
-                return
-        elif best.strength == COPIED_BACK and len(sources) > 1:
-            best = self._without_data(best, sources)
+        if best is None and plan.makes:
+            best = self._tag(MADE, _call_name(plan.name), users_place())
+        elif best is None and not plan.written:
+            return
+        elif len(values) > 1 and (best is None or best.strength != BATCH):
+            best = self._of_several(best, values)
         for result in (out,) if type(out) is Tensor else trees.tensors(out):
             attributes = attributes_of(result)
             if attributes is not None:
                 if plan.written:
                     attributes[WRITES] = attributes.get(WRITES, 0) + 1
-                before = attributes.get(ORIGIN) if plan.written and not _fills(result, overwrites) else None
+                before = _origin_left(attributes, result, overwrites) if plan.written else None
                 if best is None or before is None or best.strength > before.strength:
                     attributes[ORIGIN] = best or before
+
+    def _of_several(self, best: Tag | None, values: Sequence[Any]) -> Tag | None:
+        """Return the origin of what is made of several tensors, `best` being the strongest of theirs.
+
+        What was made on the CPU and then met another tensor there cannot be made on the GPU alone.
+        """
+        if best is not None and best.strength == COPIED_BACK:
+            return self._without_data(best, values)
+        tags = {tag_of(value) for value in values if isinstance(value, Tensor) and value.numel() > 1}
+        if len(tags) > 1:
+            for tag in tags:
+                if tag is not None:
+                    tag.meets = True
+            return None
+        return best
 
     def _without_data(self, best: Tag, values: Sequence[Any]) -> Tag | None:
         """Return `best`, or the origin of the first of `values` that holds data from elsewhere: only if there
@@ -270,9 +284,15 @@ _OVERWRITING = frozenset(f"aten::{name}_" for name in ("copy", "fill", "zero", "
 """Operators that replace all of their first argument."""
 
 
-def _fills(result: Tensor, overwrites: bool) -> bool:
-    """Whether an operator that `overwrites` a tensor has replaced all of its memory."""
-    return overwrites and result.numel() * result.element_size() >= result.untyped_storage().nbytes()
+def _origin_left(attributes: dict[str, Any], result: Tensor, overwrites: bool) -> Tag | None:
+    """Return the origin that written memory keeps.
+
+    It has none left if an operator that `overwrites` replaced all of it, or if it met another tensor.
+    """
+    tag: Tag | None = attributes.get(ORIGIN)
+    if overwrites and result.numel() * result.element_size() >= result.untyped_storage().nbytes():
+        return None
+    return None if tag is not None and tag.meets else tag
 
 
 @cache

@@ -45,14 +45,16 @@ class Tag:
     """An origin: its strength, the call and the line, and the line where values may have left torch before.
 
     There is one object for each distinct origin, so that many storages share it. `tick` is when it was given
-    to a new storage last.
+    to a new storage last; `meets` says that such a storage met one of another origin in an operator on the
+    CPU.
     """
 
-    __slots__ = ("name", "place", "source", "strength", "tick")
+    __slots__ = ("meets", "name", "place", "source", "strength", "tick")
 
     def __init__(self, strength: int, name: str, place: Place | None, source: Place | None = None) -> None:
         self.strength, self.name, self.place, self.source = strength, name, place, source
         self.tick = -1
+        self.meets = False
 
 
 @cache

@@ -147,6 +147,8 @@ class SiteTally:
             yield "refilled", place, tag
         if self._fresh < _AGREEING * self._looked:
             return  # parts of what was made before the loop: data
+        if tag is not None and tag.meets:
+            return
         if strength == NUMPY:
             yield "numpy", place, tag
         if strength == MADE:
