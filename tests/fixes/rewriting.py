@@ -81,12 +81,12 @@ def plan(path: Path, session: Session) -> tuple[Fix, ...]:
 
 
 def rewrite(folder: Path, text: str, head: str = HEAD, encoding: str = "utf-8") -> Rewriting:
-    """Run a script, write all fixes of every level, and run it again."""
+    """Run a script, write all its fixes but those that are only suggested, and run it again."""
     path = folder / "script.py"
     path.write_bytes((head + text).encode(encoding))
     before = run(path)
     fixes = plan(path, before.session)
-    chosen, _ = choose_fixes(fixes)
+    chosen, _ = choose_fixes(fix for fix in fixes if fix.level != "suggested")
     for name, (_, data) in edited_files(chosen, folder).items():
         (folder / name).write_bytes(data)
     return Rewriting(before, run(path), fixes, path.read_bytes().decode(encoding))

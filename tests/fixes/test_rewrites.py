@@ -99,6 +99,25 @@ for i in range(5):
         loss = loss + 1
 print(f"{loss.item():.5f}")
 
+## several numbers in a statement
+for i in range(5):
+    loss, other = train(), (x * i).mean()
+    print(f"{loss.item():.6f} {i} {other.item()}", float(x.sum()), (x > 0).sum().item())
+
+## several numbers in a row
+for i in range(5):
+    loss = train()
+    a = loss.item() * 2
+    b = x.sum().item()
+    print(a, b) if a > b else print(b)
+
+## arrays of a type for CUDA
+import numpy
+Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
+for i in range(5):
+    y = Tensor(numpy.ones((2, 3)) * i) + train().detach()
+print(y.tolist())
+
 ## large memory of one's own
 y = torch.randn(40000)
 for i in range(5):
@@ -181,3 +200,18 @@ def test_what_could_be_wrong_is_left(name: str, tmp_path: Path) -> None:
     rewriting = rewrite(tmp_path, LEFT[name])
     assert rewriting.after.printed == rewriting.before.printed
     assert rewriting.refusals
+
+
+def test_what_is_shown_less_often_is_only_suggested(tmp_path: Path) -> None:
+    text = "for i in range(5):\n    print(f'{train().item():.6f}')\n"
+    rewriting = rewrite(tmp_path, text)
+    assert rewriting.text.endswith(text)
+    (fix,) = (fix for fix in rewriting.fixes if fix.waits)
+    assert (fix.level, fix.edits[0].text) == ("suggested", "if i % 50 == 0:\n        ")
+
+
+def test_random_numbers_stay_those_of_the_cpu(tmp_path: Path) -> None:
+    text = "for i in range(5):\n    y = torch.randn(3).to('cuda')\n    train()\nprint(y.tolist())\n"
+    rewriting = rewrite(tmp_path, text)
+    assert "torch.randn(3).to('cuda', non_blocking=True)" in rewriting.text
+    assert rewriting.after.printed == rewriting.before.printed

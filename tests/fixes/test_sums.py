@@ -180,7 +180,7 @@ for i in range(6):
     total += round(train().item(), 2)
 print(total)
 
-## used in a call
+## not only added
 total = 0.0
 for i in range(6):
     total += sum(v.item() for v in [train()])

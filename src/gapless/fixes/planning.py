@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gapless.files.input import read_whole, source_text
 from gapless.fixes.editing.editable import EditableFile, OtherForm, Refused
 from gapless.fixes.editing.numbers_read import reading_call
 from gapless.fixes.editing.places import Draft, FixPlace, UserProgram
+from gapless.fixes.joint_reads import join_reads
 from gapless.fixes.rewrites import rewrites_of
 from gapless.model import Finding, Session, Site, Span
 from gapless.model.fix import Fix, apply_edits
@@ -100,7 +102,25 @@ def plan_fixes(session: Session, root: Path, script: str) -> tuple[Fix, ...]:
         if isinstance(place, FixPlace):
             program.reads[reading_call(place.file.source, place.node)] = next(iter(place.site.tensors), None)
     fixes = [_fix(key, place, places[key]) for key, place in opened.items()]
+    _join(fixes, list(opened.values()))
     return tuple(_share(fix, fixes) if fix.refusal == _IN_BACKWARD else fix for fix in fixes)
+
+
+def _join(fixes: list[Fix], places: Sequence[FixPlace | str]) -> None:
+    """Replace those of `fixes` at `places` that would not be written, but can read together."""
+    left = [
+        (number, place)
+        for number, place in enumerate(places)
+        if isinstance(place, FixPlace) and (fixes[number].refusal or fixes[number].level == "suggested")
+    ]
+    joints = join_reads([place for _, place in left])
+    for position, joint in joints.items():
+        number, place = left[position]
+        joined = [other for other in joints.values() if other is joint]
+        waits = fixes[number].waits * (1 - 1 / len(joined))
+        with contextlib.suppress(Refused):
+            fix = msgspec.structs.replace(fixes[number], refusal="", waits=waits)
+            fixes[number] = _accept(fix, place, joint)
 
 
 def _share(fix: Fix, fixes: Iterable[Fix]) -> Fix:
@@ -152,7 +172,7 @@ def _open_place(program: UserProgram, key: _Key, waiting: _Waiting) -> FixPlace:
     if key.span is None:
         raise Refused(_IN_BACKWARD if first.in_backward else "the session holds no exact place")
     node = find_expression(file.source, RunningPlace(line, key.span))
-    if node is None:
+    if node is None or not _is_exact(file, node):
         raise Refused("the file has changed since the run")
     kinds = {tuple((each.dtype, len(each.shape)) for each in site.tensors) for site in waiting.sites}
     tensors = first.tensors if len(kinds) == 1 else ()
@@ -160,6 +180,16 @@ def _open_place(program: UserProgram, key: _Key, waiting: _Waiting) -> FixPlace:
     often = max(waiting.findings, key=lambda finding: finding.frequency.per_step)
     site = msgspec.structs.replace(first, tensors=tensors, uses=uses)
     return FixPlace(program, file, node, site, often.frequency, waiting.bytes)
+
+
+def _is_exact(file: EditableFile, node: ast.AST) -> bool:
+    """Whether the bytes at the place of `node` are those of `node`: within texts Python may be mistaken."""
+    if not isinstance(node, ast.expr):
+        return True
+    try:
+        return ast.unparse(ast.parse(f"({file.text(node)}\n)", mode="eval")) == ast.unparse(node)
+    except (SyntaxError, ValueError):
+        return False
 
 
 def _fix(key: _Key, place: FixPlace | str, waiting: _Waiting) -> Fix:

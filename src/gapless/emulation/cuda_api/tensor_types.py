@@ -68,7 +68,8 @@ def _construct(device: Device, kind: Any, args: tuple[Any, ...], index: int | No
         return args[0].detach()
     if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
         host = torch.tensor(args[0], dtype=kind.dtype, device="cpu")
-        device.wait("aten::_to_copy", "h2d", call=f"torch.cuda.{kind.__name__}", detail="list")
+        nbytes = host.numel() * host.element_size()
+        device.wait("aten::_to_copy", "h2d", call=f"torch.cuda.{kind.__name__}", detail="list", nbytes=nbytes)
     else:
         size = args[0] if args and isinstance(args[0], torch.Size) else (args or (0,))
         host = torch.empty(size, dtype=kind.dtype, device="cpu")

@@ -53,7 +53,14 @@ class Device(Protocol):
         """Return the bytes freed on device `index` since the last call."""
 
     def wait(
-        self, operator: str, mechanism: Mechanism, *, call: str = "", detail: str = "", waits: int = 1
+        self,
+        operator: str,
+        mechanism: Mechanism,
+        *,
+        call: str = "",
+        detail: str = "",
+        waits: int = 1,
+        nbytes: int = 0,
     ) -> None:
         """Record that the host waits at the caller's line."""
 

@@ -14,8 +14,6 @@ ORDER = 40  # before copies: what is made on the GPU needs none
 
 _SAME_ANYWHERE = ("zeros", "ones", "eye", "full", "zeros_like", "ones_like", "full_like", "tril_indices")
 """Factories whose values are the same on each device, to the last bit; those of `arange` if it is whole."""
-_RANDOM = ("rand", "randn", "randint", "randperm", "rand_like", "randn_like")
-"""Factories that draw other numbers on the GPU than on the CPU."""
 _MAKERS = ("tensor", "as_tensor")
 _CONVERTIBLE = ("float32", "int64", "bool")
 """Dtypes that `torch.full` has for a Python number of the same value."""
@@ -72,9 +70,7 @@ def _move_factory(place: FixPlace, call: ast.Call) -> Draft:
     """Return the change of ``torch.zeros(n).to(d)``."""
     assert isinstance(call.func, ast.Attribute)
     source, file = call.func.value, place.file
-    if not isinstance(source, ast.Call) or not is_module_call(
-        place, source, *_SAME_ANYWHERE, *_RANDOM, "arange"
-    ):
+    if not isinstance(source, ast.Call) or not is_module_call(place, source, *_SAME_ANYWHERE, "arange"):
         raise OtherForm("what is copied is not made there")
     if has_open_options(source) or any(
         keyword_of(source, name) for name in ("device", "out", "pin_memory", "generator")
@@ -92,8 +88,6 @@ def _move_factory(place: FixPlace, call: ast.Call) -> Draft:
     text = file.text(device) if device is not None else '"cuda"'
     end = file.span(source)[1]
     edits = (file.add_argument(source, f"device={text}"), file.edit(end, file.span(call)[1], ""))
-    if name in _RANDOM:
-        return Draft("draw the random numbers on the GPU: others than on the CPU", edits, "suggested")
     return Draft("make the tensor on the GPU", edits)
 
 

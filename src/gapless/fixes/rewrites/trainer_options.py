@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gapless.fixes.editing.editable import OtherForm, Refused
+from gapless.fixes.editing.loaders import pin_batches
 from gapless.fixes.editing.places import Draft, FixPlace, has_open_options, keyword_of
 from gapless.rules._places import is_below
 
@@ -20,8 +21,10 @@ def write(place: FixPlace) -> Draft:
         return _add(place, "TrainingArguments", "logging_nan_inf_filter", "False", "tried")
     if is_below(place.site, "transformers") and place.site.detail == "pinned":
         return _add(place, "TrainingArguments", "accelerator_config", '{"non_blocking": True}', "exact")
-    if is_below(place.site, "accelerate", "send_to_device") and place.site.detail == "pinned":
-        return _add(place, "Accelerator", "dataloader_config", _NON_BLOCKING, "exact")
+    if is_below(place.site, "accelerate", "send_to_device"):
+        draft = _add(place, "Accelerator", "dataloader_config", _NON_BLOCKING, "exact")
+        pinned = () if place.site.detail == "pinned" else pin_batches(place)
+        return draft._replace(edits=(*draft.edits, *pinned))
     raise OtherForm("no argument of a trainer removes it")
 
 
