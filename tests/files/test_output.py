@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
+import re
 import resource
 import signal
 import stat
@@ -336,3 +338,86 @@ def test_handlers_of_signals_are_as_before(tmp_path):
     with writing(tmp_path / "report.json") as out:
         out.write(b"whole")
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+def write_name(path: Path) -> None:
+    with writing_file(path, ".json") as part:
+        Path(part).write_bytes(NEW)
+
+
+def write_stream(path: Path) -> None:
+    with writing(path) as out:
+        out.write(NEW)
+
+
+WRITERS = {"whole": lambda path: write_whole(NEW, path), "stream": write_stream, "by name": write_name}
+"""The ways to write a file; `test_nothing_else_writes_files` says that there are no others."""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("before", [OLD, None])
+def test_a_killed_process_leaves_the_old_file_and_the_next_one_cleans_up(tmp_path, name, before):
+    path = tmp_path / "file"
+    if before is not None:
+        path.write_bytes(before)
+    child = os.fork()
+    if not child:
+        output._install = lambda part, target: os.kill(os.getpid(), signal.SIGKILL)
+        WRITERS[name](path)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert (path.read_bytes() if path.exists() else None) == before
+    (part,) = (entry for entry in tmp_path.iterdir() if entry != path)
+    assert part.read_bytes() == NEW
+    WRITERS[name](path)
+    assert path.read_bytes() == NEW
+    assert part.exists()  # it could be another process's that is still writing
+    os.utime(part, (0, 0))
+    WRITERS[name](path)
+    assert names(tmp_path) == ["file"]
+
+
+def test_only_parts_of_files_are_cleaned_up(tmp_path):
+    part = ".gapless-0123456789abcdef.part"
+    kept = [f"{part}s", part.upper(), ".gapless-0123.part", part[1:]]
+    for name in (part, f"{part}.pt.trace.json.gz", *kept):
+        (tmp_path / name).write_bytes(OLD)
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / part.replace("0", "1")).symlink_to(tmp_path / kept[0])
+    (tmp_path / part.replace("0", "2")).mkdir()
+    write_whole(NEW, tmp_path / "file")
+    assert names(tmp_path) == sorted(["file", *kept, part.replace("0", "1"), part.replace("0", "2")])
+
+
+OTHER_WRITERS = {
+    "emulation/cuda_api/smi.py": "a folder of its own",
+    "emulation/graphs/graph.py": "CUDA's debug_dump, which the script calls",
+    "commands/_output.py": "a copy of a stream",
+    "commands/_again.py": "a folder of its own",
+    "metrics/logging.py": "a row at a time, behind those of before",
+}
+"""Modules that write files in another way, and what they write."""
+
+
+def test_nothing_else_writes_files():
+    package = Path(output.__file__).parents[1]
+    writing_modules = set()
+    for module in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            modes = [
+                each.value
+                for each in (*node.args[:2], *(keyword.value for keyword in node.keywords))
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            ]
+            opens = name in ("open", "fdopen") and any(
+                re.fullmatch("[rwaxbt+]*[wax+][bt+]*", m) for m in modes
+            )
+            if opens or name in ("write_text", "write_bytes"):
+                writing_modules.add(module.relative_to(package).as_posix())
+    assert {each for each in writing_modules if not each.startswith("fixes/proof/")} == {
+        "files/output.py", *OTHER_WRITERS,
+    }  # fmt: skip

@@ -40,6 +40,10 @@ _MAX_LINKS = 40
 """Number of links after which Linux gives up, too."""
 _DESCRIPTOR = re.compile(r"/(?:proc/(?:self|thread-self|\d+(?:/task/\d+)?)|dev)/fd/(\d+)")
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_PART = re.compile(r"\.gapless-[0-9a-f]{16}\.part(\.[\w.]+)?")
+"""Names of files that are being written."""
+_ABANDONED_AFTER = 3600.0
+"""Seconds without a write after which such a file belongs to a process that was killed."""
 _NO_REPLACEMENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV})
 """Errors that prevent a file beside the target from replacing it, although the target may be writable."""
 
@@ -258,12 +262,24 @@ def _temporary_file(target: _OutputTarget, ending: str = "") -> Iterator[str]:
             raise
         part = os.path.join(tempfile.gettempdir(), name)
         os.close(os.open(part, flags, 0o600))
+    _remove_leftovers(os.path.dirname(part), os.stat(part))
     try:
         with _remove_on_signal(part):
             yield part
     finally:
         with suppress(FileNotFoundError):
             os.unlink(part)
+
+
+def _remove_leftovers(folder: str, fresh: os.stat_result) -> None:
+    """Remove what killed processes of this user left in `folder`, by the clock of the `fresh` file there."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not _PART.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue
+            status = entry.stat(follow_symlinks=False)
+            if status.st_uid == fresh.st_uid and status.st_mtime < fresh.st_mtime - _ABANDONED_AFTER:
+                os.unlink(entry.path)
 
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
