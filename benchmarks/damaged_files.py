@@ -237,6 +237,13 @@ def sheet(results: Sequence[Result], memory: int, command: str) -> str:
         ])  # fmt: skip
     columns = ["kind", "versions", "read", "refused", "other verdict, and said so", "longest (s)", "failed"]
     text += _sheet.table(columns, rows)
+    printed = [result for result in results if result.kind == "report"]
+    text += (
+        f"\nSaved kinds: {', '.join(SAVED)}; `trace` and `snapshot` are PyTorch's. `report` is what `-f "
+        "json` prints of a run, a comparison and a proof: no command reads it back, and "
+        f"{sum(result.status > 0 for result in printed):,} of {len(printed):,} versions were refused. "
+        "A baseline has no file of its own: `gapless compare` reads two saved runs.\n"
+    )
     for result in failed:
         text += f"\n- {result.file}, seed {result.seed}, `gapless {result.command}`: {result.failed}"
     return text
