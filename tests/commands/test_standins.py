@@ -118,17 +118,21 @@ CLIPS = """
 """
 
 
-@pytest.mark.parametrize("option", ["-q", "--no-standins"])
+@pytest.mark.parametrize(("options", "owner"), [(["-q"], " of clipping"), (["--no-standins", "--own"], "")])
 def test_syncs_of_a_librarys_fallback_say_what_it_misses(
-    option: str, python: Callable[..., Any], write: Callable[[str, str], Path], tmp_path: Path
+    options: list[str],
+    owner: str,
+    python: Callable[..., Any],
+    write: Callable[[str, str], Path],
+    tmp_path: Path,
 ) -> None:
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "clipping.py").write_text(textwrap.dedent(LIBRARY))
     write("train.py", textwrap.dedent(CLIPS).format(folder=str(folder)))
-    done = check(python, option, "train.py")
+    done = check(python, *options, *([] if owner else [str(folder)]), "train.py")
     assert done.returncode == 0, done.stderr
     notes = [finding["evidence"] for finding in json.loads(done.stdout.strip().splitlines()[-1])["findings"]]
-    text = "made by the fallback of clipping without apex: with apex installed this path is not taken"
+    text = f"made by the fallback{owner} without apex: with apex installed this path is not taken"
     assert [text in evidence for evidence in notes].count(True) == 1
     assert len(notes) >= 2

@@ -257,8 +257,9 @@ def _fallback_notes(sites: Sequence[Site], session: Session) -> Iterator[str]:
         inside = [any(map(fallback.runs, site.stack)) for site in sites]
         if any(inside):
             part = "" if all(inside) else "partly "
+            owner = f" of {fallback.library}" if fallback.library else ""  # the project's own has no name
             yield (
-                f"{part}made by the fallback of {fallback.library} without {fallback.package}: "
+                f"{part}made by the fallback{owner} without {fallback.package}: "
                 f"with {fallback.package} installed this path is not taken"
             )
             return
