@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import _sheet
 from _pull_requests import CASES, Case
-from origins import IN_STEPS, count_findings, without_causes
+from origins import IN_STEPS, SCRIPTS, count_findings, grouping_rows, without_causes
 
 from gapless.analyze.reports import report
 from gapless.errors import UnreadableInput
@@ -64,18 +64,24 @@ def extract(case: Case, checkouts: Path) -> Path | None:
         return None
     if case.packaged:
         return source
-    target = FOLDER / f"{case.name}-{case.before[:9]}" / case.folder
-    if not target.exists():
-        archive = subprocess.run(
-            ["git", "-C", str(source), "archive", f"{case.before}:{case.folder}"],
-            capture_output=True,
-            check=True,
-        )
-        target.mkdir(parents=True)
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-            regular = [member for member in files if member.isfile()]
-            files.extractall(target, regular, filter="data")
-    return target if case.folder == "src" else target.parent
+    target = FOLDER / f"{case.name}-{case.before[:9]}"
+    for part in case.parts:
+        if not (target / part).exists():
+            extract_part(source, f"{case.before}:{part}", target / part)
+    return target / "src" if case.parts == ("src",) else target
+
+
+def extract_part(source: Path, name: str, target: Path) -> None:
+    """Write what git calls `name` in the repository `source`, a folder or a file, to `target`."""
+    is_file = target.suffix == ".py"
+    words = ["show", name] if is_file else ["archive", name]
+    content = subprocess.run(["git", "-C", str(source), *words], capture_output=True, check=True).stdout
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if is_file:
+        target.write_bytes(content)
+        return
+    with tarfile.open(fileobj=io.BytesIO(content)) as files:
+        files.extractall(target, [member for member in files if member.isfile()], filter="data")
 
 
 def session_of(case: Case, code: Path) -> Session | None:
@@ -200,7 +206,19 @@ def sheet(options: argparse.Namespace) -> str:
         f"\nThe cause, the first place, is named in {causes} of {len(rows)}, every changed place in "
         f"{complete}; the gain is in the interval in {timed.count('yes')} of {len(timed)} that give one.\n"
     )
-    return text + (f"\nLeft out: {', '.join(absent)}.\n" if absent else "")
+    text += f"\nLeft out: {', '.join(absent)}.\n" if absent else ""
+    return text + field_scripts()
+
+
+def field_scripts() -> str:
+    """Return how many findings the scripts of the field tests have, without and with their causes."""
+    rows = grouping_rows(sorted(SCRIPTS.glob("*.py")))
+    before, after = (sum(int(str(row[at])) for row in rows) for at in (1, 2))
+    names = ", ".join(f"{row[0]} {row[1]} → {row[2]}" for row in rows if row[1] != row[2]) or "none"
+    return (
+        f"\nIn steps of {len(rows)} scripts in `tests/field/scripts`, which are no pull requests: {before} "
+        f"findings without causes, {after} with; those that differ: {names}.\n"
+    )
 
 
 if __name__ == "__main__":
