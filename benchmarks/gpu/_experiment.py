@@ -272,7 +272,9 @@ class Script:
         """Write the sheet of the results so far; return it, and what a self-check finds wrong."""
         text, wrong = self.sheet(self.kept.results)
         rows: list[list[object]] = [
-            [name, error.replace("|", "/")] for name, error in self.kept.failures.items()
+            [name, error.replace("|", "/")]
+            for name, error in self.kept.failures.items()
+            if name in (*self.together, *self.alone)
         ]
         text += "\n## Not measured\n\n" + _sheet.table(["part", "why"], rows) if rows else ""
         return keep(self.name, self.title, self.method, text, self.kept.facts()), wrong

@@ -36,6 +36,8 @@ EXAMPLES = {
 }
 FIELD = ROOT / "tests" / "field" / "scripts"
 TWO_GPUS = ("multi_gpu_model_parallel",)
+OWN_PROFILER = ("profiler_loop",)
+"""There is only one profiler at a time."""
 ONE_RANK = ("ddp", "fsdp2")
 SMALL = ("examples/segmentation/original.py", "tests/field/scripts/gan.py", "tests/field/scripts/ddp.py",
          "tests/field/scripts/transformer_gpt.py")  # fmt: skip
@@ -161,7 +163,8 @@ def script() -> _experiment.Script:
             f"{way} {name}"
             for name in names
             for way in ("debug", "profile", "predicted")
-            if way != "profile" or not name.startswith("examples/metrics/")
+            if way != "profile"
+            or not (name.startswith("examples/metrics/") or Path(name).stem in OWN_PROFILER)
         ],
         seconds=100,
     )  # fmt: skip
