@@ -1,8 +1,8 @@
 """Where a script makes the CPU wait, as torch's debug mode, the profiler and Gapless see it.
 
 Debug mode does not see explicit waits, copies from pageable memory that are asked not to block, nor what
-backward waits for (another thread runs it, with no Python frame). The driver, whom the profiler asks, sees
-all of them, and what the CUDA libraries do.
+backward waits for (another thread runs it, whose Python frames are left out). The driver, whom the profiler
+asks, sees all of them, and what the CUDA libraries do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from collections import Counter
@@ -34,7 +35,7 @@ def record_debug_mode(folder: Path, counts: Counter[str]) -> Iterator[None]:
     """Count debug mode's warnings by the innermost line in `folder`, ``file:line``."""
 
     def hear(message: Any, *_: Any, **__: Any) -> None:
-        if WORDS not in str(message):
+        if WORDS not in str(message) or threading.current_thread() is not threading.main_thread():
             return
         frames = traceback.extract_stack()
         if any(frame.name == "_engine_run_backward" for frame in frames):
@@ -115,6 +116,8 @@ def predict_waits(
         if not saved.exists():
             raise RuntimeError(f"gapless check failed: {done.stderr[-600:]}")
         session = load(saved)
+    if not session.ending.is_good:
+        raise RuntimeError(f"the script failed: {session.ending.message}")
     visible: Counter[str] = Counter()
     every: Counter[str] = Counter()
     for event in session.events:

@@ -563,3 +563,43 @@ def test_a_distance_of_two_rows_takes_a_block_of_threads():
     )  # fmt: skip
     assert work(back).kernels == 2
     assert work(back).bytes_moved > 2 * 16 * queries * boxes
+
+
+def norm(side: int, channels: int, backward: bool = False, **more) -> Entry:
+    """A batch norm of 128 images, in training."""
+    image, row = (128, channels, side, side), (channels,)
+    if backward:
+        return entry("cudnn_batch_norm_backward", [image, image, row], [image, row, row], **more)
+    return entry("cudnn_batch_norm", [image, row, row], [image, row, row], **more)
+
+
+def pool(backward: bool) -> Entry:
+    small, large = (128, 64, 56, 56), (128, 64, 112, 112)
+    if backward:
+        return entry("max_pool2d_with_indices_backward", [small, large], [large])
+    return entry("max_pool2d_with_indices", [large], [small])
+
+
+ODD = entry("mm", [(8192, 768), (768, 50_257)], [(8192, 50_257)], "bfloat16", 2)
+
+
+@pytest.mark.parametrize(
+    ("operation", "microseconds"),
+    [
+        (norm(112, 64), 914), (norm(56, 64), 232), (norm(28, 128), 68),
+        (norm(112, 64, backward=True), 2317), (norm(56, 64, backward=True), 584),
+        (norm(28, 128, backward=True), 164), (pool(False), 405), (pool(True), 1230), (ODD, 6622),
+    ],
+)  # fmt: skip
+def test_times_measured_on_an_h200(operation, microseconds):
+    """In profiles of ResNet-18 in fp32 and of GPT-2 under autocast, with torch 2.11 (``benchmarks/gpu``)."""
+    assert device_time(work(operation), gpu_limits(find("H200"))) / 1e3 == pytest.approx(
+        microseconds, rel=0.25
+    )
+
+
+def test_few_channels_keep_few_multiprocessors_busy():
+    few, many = (device_time(work(norm(side, channels)), A100) for side, channels in ((112, 16), (28, 256)))
+    assert few > 2 * many
+    last = norm(112, 16, channels_last=True)
+    assert device_time(work(last), A100) < few / 2

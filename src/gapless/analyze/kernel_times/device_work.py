@@ -30,7 +30,7 @@ class DeviceWork(NamedTuple):
     causal: bool = False
     """Whether a query of attention meets only the keys before it."""
     backward_passes: float = 0.0
-    """Work of a backward pass of attention or a convolution, in forward passes."""
+    """Work of a backward pass of attention, a convolution or a batch norm, in forward passes."""
     depthwise: bool = False
     """Whether each channel is convolved alone, which is no matrix product."""
     row_length: int = 0
@@ -61,6 +61,8 @@ class DeviceWork(NamedTuple):
     """The steps of a recurrent layer."""
     blocks: int = 0
     """Blocks of a kernel that may have fewer than the GPU has multiprocessors; 0 for enough."""
+    channel_blocks: int = 0
+    """Blocks of a batch norm that has one for each channel."""
     fp64_instructions: float = 0.0
     """Instructions in fp64 of work in another `unit`."""
     distances: float = 0.0

@@ -89,6 +89,11 @@ RTX 2080 Ti (``benchmarks/sheets/estimate.md``); uncached accesses take longer."
 CACHE_BYTES_PER_NS = 32.0
 """Bytes that a multiprocessor reads from and writes to the L2 cache per nanosecond."""
 
+BATCH_NORM_BYTES_PER_CYCLE = {False: 11.2, True: 7.3}
+"""Bytes of fp32 that a block moves per cycle in cuDNN's batch norm with channels first, forward and (True)
+backward: a channel has one block, which goes over its data twice. Equal in profiles of a ResNet-50 on a V100
+and of a ResNet-18 on an H200."""
+
 BLOCK_BYTES_PER_CYCLE, BLOCK_CACHE_BYTES_PER_CYCLE = 24.0, 60.0
 """Bytes that a block of 512 threads moves per cycle, each thread waiting for four elements at once: from
 memory (22.8 µs for eight chunks in a profile of an A100), and from the L2 cache, which delivers at most 64 to
@@ -144,6 +149,10 @@ MISALIGNED_FACTOR = 2.0
 """Products in 16 bits whose rows do not begin at multiples of 16 bytes take so many times as long: their
 kernels (``…_align1``) load narrower pieces and use the instructions of the first tensor cores, with half the
 products in each."""
+MISALIGNED_FAST_FACTOR = 6.0
+"""The same where a multiprocessor has more than twice `FAST_TFLOPS_PER_PROCESSOR`, which only instructions
+reach that these kernels do not know: 6.9 for a vocabulary of 50,257 in a profile of an H200, 5 in two of
+H100s."""
 
 
 def device_time(work: DeviceWork, gpu: GpuRates) -> float:
@@ -212,12 +221,15 @@ def _cached_share(nbytes: float, gpu: GpuRates, cold: float) -> float:
     return fits * (1 - cold / nbytes) if nbytes else 0.0
 
 
-def _pass_time(nbytes: float, of: FamilyTraffic, size: int, gpu: GpuRates, can: Reach) -> float:
+def _pass_time(
+    nbytes: float, of: FamilyTraffic, size: int, gpu: GpuRates, can: Reach, busy: float = 1.0
+) -> float:
     """Return the nanoseconds of a pass over `nbytes`, in elements of `size` bytes, by kernels of a family.
 
-    Memory and multiprocessors both take time; smaller elements take as much arithmetic as larger ones.
+    Memory and multiprocessors both take time; smaller elements take as much arithmetic as larger ones. `busy`
+    is the share of what the multiprocessors can do that the kernel's blocks keep busy.
     """
-    each = of.bytes_per_cycle * size / 4 * _cycles_per_ns(gpu)
+    each = of.bytes_per_cycle * busy * size / 4 * _cycles_per_ns(gpu)
     return math.hypot(_memory_time(nbytes, gpu, can, CACHE_BYTES_PER_NS) / of.bandwidth_share, nbytes / each)
 
 
@@ -232,13 +244,13 @@ def _traffic_time(work: DeviceWork, gpu: GpuRates, can: Reach) -> float:
     if work.row_length:
         time = _rows_time(work, nbytes, gpu, can)
     else:
-        time = _pass_time(
-            nbytes,
-            TRAFFIC[work.family],
-            4 if work.has_native_layout else min(work.element_bytes, 4),
-            gpu,
-            can,
-        )
+        traffic = TRAFFIC[work.family]
+        busy = 1.0
+        if work.channel_blocks:
+            rate = work.channel_blocks * BATCH_NORM_BYTES_PER_CYCLE[work.backward_passes > 0]
+            busy = min(rate / max(gpu.multiprocessors, 1) / traffic.bytes_per_cycle, 1.0)
+        size = 4 if work.has_native_layout else min(work.element_bytes, 4)
+        time = _pass_time(nbytes, traffic, size, gpu, can, busy)
     if work.family == TRITON:
         time = max(time, work.flops / (peak(gpu, work.unit) * 1e3 * TRITON_SHARE))
     if work.blocks:
@@ -324,10 +336,16 @@ def _matmul_time(work: DeviceWork, gpu: GpuRates, can: Reach) -> float:
     memory = _product_memory_time(work, work.bytes_moved - work.first_bytes, gpu, can, form)
     if any(1 in product[1:3] for product in work.products):
         return memory  # a matrix by a vector
-    again = MISALIGNED_FACTOR if work.is_misaligned and not form.fp32 else 1.0
+    again = _misaligned_factor(work, gpu) if work.is_misaligned and not form.fp32 else 1.0
     return overlap_times(
         again * sum(arithmetic_time(product, form, rates) for product in work.products), memory, form
     )
+
+
+def _misaligned_factor(work: DeviceWork, gpu: GpuRates) -> float:
+    """Return how many times as long products in 16 bits with misaligned rows take."""
+    speed = peak(gpu, work.unit) / max(gpu.multiprocessors, 1)
+    return MISALIGNED_FAST_FACTOR if speed > 2 * FAST_TFLOPS_PER_PROCESSOR else MISALIGNED_FACTOR
 
 
 def _convolution_time(work: DeviceWork, gpu: GpuRates, can: Reach) -> float:

@@ -50,6 +50,9 @@ _WITH_NUMBERS = frozenset(["gt", "ge", "lt", "le", "add", "sub", "rsub", "mul", 
 _NORM_VECTOR = 4
 """Layer norms of rows that are no multiple of so many elements launch two kernels, the first of which has
 `durations.MISALIGNED_ROW_THREADS` times the threads for a row (ATen's ``layer_norm_kernel.cu``)."""
+_POOL_FACTORS = {"max_pool2d_with_indices": 6.0, "max_pool2d_with_indices_backward": 4.1}
+"""Elements moved one by one for each of the result, with channels first: a window of 3 by 3 is read for each,
+or the windows that cover it. Equal in profiles of a V100 and of an H200."""
 _LOOKUPS = ("embedding", "index_select", "index", "gather")
 """Operators that copy the elements at given indices."""
 
@@ -84,7 +87,7 @@ def work(entry: Entry) -> DeviceWork:  # noqa: C901 - one branch for each family
     if family == DISTANCE:
         return _distance_work(entry, "backward" in stem, plain)
     if family == "batch norm":
-        return plain._replace(has_native_layout=entry.channels_last or stem in ONE_PASS_NORMS)
+        return _batch_norm_work(entry, stem, plain)
     if widens_integers(entry, stem):
         elements = float(math.prod(entry.inputs[0]))
         bytes_each = element_bytes(entry.dtype) + output_element_bytes(entry)
@@ -93,6 +96,8 @@ def work(entry: Entry) -> DeviceWork:  # noqa: C901 - one branch for each family
         return plain._replace(chained_accesses=_chained_accesses(entry, stem))
     if family == "gather" and stem in _LOOKUPS and entry.outputs:
         return plain._replace(lookups=float(math.prod(entry.outputs[0])))
+    if stem in _POOL_FACTORS and entry.outputs and not entry.channels_last:
+        return plain._replace(strided_elements=_POOL_FACTORS[stem] * math.prod(entry.outputs[0]))
     if entry.outputs and _moves_single_elements(entry, stem, family):
         turned = TRANSPOSED_FACTOR if entry.order == "turned" else 1.0
         return plain._replace(strided_elements=turned * math.prod(entry.outputs[0]))
@@ -116,6 +121,17 @@ def _norm_work(entry: Entry, stem: str, plain: DeviceWork) -> DeviceWork:
         rows=rows,
         is_misaligned=is_misaligned or has_moments,
         kernels=plain.kernels + has_moments,
+    )
+
+
+def _batch_norm_work(entry: Entry, stem: str, plain: DeviceWork) -> DeviceWork:
+    """Return the work of a batch norm; with channels first, cuDNN's kernels have a block for each channel."""
+    if entry.channels_last or stem in ONE_PASS_NORMS:
+        return plain._replace(has_native_layout=True)
+    image = max(entry.inputs, key=math.prod, default=())
+    return plain._replace(
+        channel_blocks=image[1] if len(image) > 2 else 0,
+        backward_passes=1.0 if stem.endswith("backward") else 0.0,
     )
 
 
