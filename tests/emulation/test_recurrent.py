@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import gapless
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.options import EmulatorOptions
 
@@ -162,3 +164,20 @@ def test_shapes_without_values_are_those_with_them(kind: Any) -> None:
             results.append([(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
             results.append(torch.cuda.max_memory_allocated())
     assert results[:2] == results[2:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_share_one_buffer_as_cudnn_wants_them(kind: type[nn.Module]) -> None:
+    layer = kind(5, 6, 2)
+    expected = [weight.detach().clone() for weight in layer.parameters()]
+    with gapless.emulate() as emulation:
+        layer.cuda()
+        assert len({weight.untyped_storage().data_ptr() for weight in layer.parameters()}) == 1
+        before = emulation.waits
+        torch.save(layer.state_dict(), io.BytesIO())
+        assert emulation.waits == before + 1  # a file holds a buffer once
+        with torch.backends.cudnn.flags(enabled=False):
+            other = kind(5, 6, 2).cuda()
+        assert len({weight.untyped_storage().data_ptr() for weight in other.parameters()}) > 1
+    for weight, original in zip(layer.parameters(), expected, strict=True):
+        assert torch.equal(weight.cpu(), original)

@@ -155,12 +155,24 @@ def _patch_build_info(device: Device, patches: Patches) -> None:
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "version": lambda: CUDNN_VERSIONS[device.gpu.capability < (7, 5)],
-        "is_acceptable": lambda tensor: False,  # only used to flatten cuDNN's weights
+        "is_acceptable": _takes_cudnn,
     }
     for name, function in answers.items():
         patches.set(cudnn, name, function)
+    patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", CUDNN_RNN_MODES.__getitem__)
     patches.set(C, "_is_flash_attention_available", lambda: device.gpu.capability >= (8, 0))
     settings.install_plan_caches(patches)
+
+
+CUDNN_RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+"""cuDNN's numbers, which a build without it does not have."""
+
+
+def _takes_cudnn(tensor: torch.Tensor) -> bool:
+    """Whether cuDNN computes with this tensor."""
+    cudnn = torch.backends.cudnn
+    return bool(cudnn.enabled and tensor.is_cuda and tensor.dtype in cudnn.CUDNN_TENSOR_DTYPES)
 
 
 def _refuse_unsupported(patches: Patches) -> None:

@@ -237,7 +237,14 @@ def _flatten_weights(
     batch_first: bool,
     bidirectional: bool,
 ) -> Tensor:
-    return torch.cat([weight.reshape(-1) for weight in weight_arr])
+    """Move the weights into one buffer, as cuDNN wants them, and return it."""
+    buffer = torch.cat([weight.reshape(-1) for weight in weight_arr])
+    offset = 0
+    for weight in weight_arr:
+        shape = weight.shape
+        weight.set_(buffer.untyped_storage(), offset, shape, torch.empty(shape, device="meta").stride())
+        offset += shape.numel()
+    return buffer
 
 
 @kernel("_cudnn_init_dropout_state")
