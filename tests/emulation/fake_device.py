@@ -71,7 +71,14 @@ class FakeDevice:
         self.peak[index] = max(self.peak[index], size)
 
     def wait(
-        self, operator: str, mechanism: str, *, call: str = "", detail: str = "", waits: int = 1
+        self,
+        operator: str,
+        mechanism: str,
+        *,
+        call: str = "",
+        detail: str = "",
+        waits: int = 1,
+        nbytes: int = 0,
     ) -> None:
         self.waits.append((operator, mechanism, call))
 
