@@ -12,6 +12,7 @@ where emulation has changed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import subprocess
@@ -101,10 +102,11 @@ def session_of(case: Case, code: Path) -> Session | None:
         ]
         paths = os.pathsep.join((str(code), str(_sheet.HERE.parent / "src")))
         print(f"{case.name} #{case.number} …", file=sys.stderr)
-        subprocess.run(
-            command, capture_output=True, check=False, timeout=LIMIT_SECONDS, cwd=FOLDER,
-            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        with contextlib.suppress(subprocess.TimeoutExpired):  # saves nothing, and is left out
+            subprocess.run(
+                command, capture_output=True, check=False, timeout=LIMIT_SECONDS, cwd=FOLDER,
+                env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
     try:
         session = load(saved)
     except UnreadableInput:
@@ -207,7 +209,7 @@ def sheet(options: argparse.Namespace) -> str:
         f"{complete}; the gain is in the interval in {timed.count('yes')} of {len(timed)} that give one.\n"
     )
     text += f"\nLeft out: {', '.join(absent)}.\n" if absent else ""
-    return text + field_scripts()
+    return text + (field_scripts() if options.field else "")
 
 
 def field_scripts() -> str:
@@ -227,4 +229,5 @@ if __name__ == "__main__":
         __doc__ or "",
         sheet,
         checkouts={"default": "checkouts", "help": "the folder with clones and unpacked wheels"},
+        field={"action": "store_true", "default": False, "help": "count the field scripts' findings, too"},
     )
