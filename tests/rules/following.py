@@ -30,7 +30,7 @@ import torch
 
 import gapless
 from gapless import trees
-from gapless.model import RaceRule, Session
+from gapless.model import RaceRule, Session, Site
 from gapless.rules import match_rule, rules_of_kind
 from gapless.rules._by_use import leading_uses
 from gapless.rules.causes import remedy_by_cause
@@ -170,6 +170,7 @@ def _summarize(session: Session, file: str, values: list[Any]) -> Outcome:
     syncs: Counter[str] = Counter()
     remedies: dict[str, set[str]] = {}
     races, kinds = set(), set()
+    by_line: dict[tuple[str, int], list[Site]] = {}
     for event in session.events:
         site = session.sites[event.site]
         if site.line is not None and site.line.file == file:
@@ -177,6 +178,10 @@ def _summarize(session: Session, file: str, values: list[Any]) -> Outcome:
             kinds.update(use.kind for use in leading_uses(site))
             syncs[rule.code] += event.waits
             remedies.setdefault(rule.code, set()).add(remedy_by_cause(site, lines=2)[0] or rule.remedy(site))
+            by_line.setdefault((rule.code, site.line.line), []).append(site)
+    for (code, _), sites in by_line.items():
+        if together := match_rule(sites[0]).remedy_together(sites):
+            remedies[code] = remedies[code] - {match_rule(site).remedy(site) for site in sites} | {together}
     for race, race_rule in itertools.product(session.races, rules_of_kind(RaceRule)):
         hit = race_rule.of_race(race)
         if hit is not None:
