@@ -27,6 +27,7 @@ from gapless.analyze.profile.pricing import ASSUMPTION_PREFIX
 from gapless.analyze.reports import report
 from gapless.emulation.emulator import Emulator
 from gapless.emulation.options import EmulatorOptions
+from gapless.model import Session
 from gapless.model.wording import three_digits
 
 Step = Callable[[], None]
@@ -173,8 +174,8 @@ CHANGES = (
 )  # fmt: skip
 
 
-def estimate_step(change: Change, old: bool) -> float:
-    """Return the estimated milliseconds of a step."""
+def record(change: Change, old: bool) -> Session:
+    """Return the session of a step as it was, or as it became."""
     with Emulator(EmulatorOptions(change.gpu, programme=True, dry=change.dry)) as emulator:
         step = change.steps(old)
         for _ in range(STEPS):
@@ -187,7 +188,12 @@ def estimate_step(change: Change, old: bool) -> float:
         )
         programme = msgspec.structs.replace(session.programme, entries=entries)
         session = msgspec.structs.replace(session, programme=programme)
-    estimate = report(session).estimate
+    return session
+
+
+def estimate_step(change: Change, old: bool) -> float:
+    """Return the estimated milliseconds of a step."""
+    estimate = report(record(change, old)).estimate
     assert estimate is not None
     assert not estimate.refused, estimate.refused
     return estimate.step.likely / 1e6
