@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from gapless.memory.allocator import Allocator
+from gapless.memory.driver import Driver
+from gapless.memory.settings import parse
 from gapless.memory.sizes import MIB
 
 ON = "expandable_segments:True"
@@ -109,3 +112,12 @@ def test_a_segment_of_another_page(make_allocator):
 
 def test_a_request_for_more_than_there_are_addresses_fails(make_allocator):
     assert make_allocator("expandable_segments:True").malloc((1 << 60) - 1, 0) is None
+
+
+def test_recorded_spaces_are_used_though_their_sizes_are_unknown() -> None:
+    """The space of large blocks may begin where that of small ones ends."""
+    small, large = 0x302000000, 0x302000000 + 1024 * MIB
+    driver = Driver(spaces=[(0, 1, small), (0, 0, large)])
+    allocator = Allocator(parse(ON), driver)
+    blocks = [allocator.malloc(size, 0, 0) for size in (1024, 20 * MIB)]
+    assert [block and block.address for block in blocks] == [small, large]

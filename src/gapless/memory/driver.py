@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
 
@@ -33,6 +33,7 @@ class Driver:
         "_order",
         "_recorded",
         "_returned",
+        "_space_starts",
         "_spaces",
         "_spaces_end",
         "capacity",
@@ -52,6 +53,8 @@ class Driver:
         self._next = _FIRST_SEGMENT
         self._order: list[int] = []
         self._next_space, self._spaces_end = _FIRST_SPACE, _FIRST_SEGMENT
+        spaces = tuple(spaces)
+        self._space_starts = sorted(address for _, _, address in spaces)
         self._spaces: dict[tuple[int, int], deque[int]] = {}
         for stream, small, address in spaces:
             self._spaces.setdefault((stream, small), deque()).append(address)
@@ -105,6 +108,14 @@ class Driver:
         """Return the next recorded address space of this stream and pool, each once; None if used up."""
         addresses = self._spaces.get((stream, int(small)))
         return addresses.popleft() if addresses else None
+
+    def room_at(self, address: int) -> int:
+        """Return how many bytes lie between `address` and the next recorded address space.
+
+        Recordings do not say how large spaces are: a multiple of all memory, which they do not tell either.
+        """
+        following = bisect_right(self._space_starts, address)
+        return self._space_starts[following] - address if following < len(self._space_starts) else VIRTUAL
 
     def reserve(self, size: int) -> int:
         """Reserve address space without memory; return its address."""

@@ -92,6 +92,7 @@ class ExpandableSegments(AllocatorState):
             if candidate >= 0
         ]
         address = min(candidates) if candidates else self.driver.reserve(size + page)
+        size = min(size, self.driver.room_at(address) // page * page) or size
         if any(
             space.address < address + size and address < space.address + space.size for space in self.spaces
         ):
