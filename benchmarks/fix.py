@@ -67,10 +67,9 @@ def describe(fixes: tuple[Fix, ...], trial: FixTrial, late: list[Fix]) -> dict[s
         left[f"{fix.code}: {reason}"] += fix.waits
     proof = trial.proof
     return {
-        "before": proof.before if proof is not None else sum(fix.waits for fix in fixes),
-        "after": proof.after if proof is not None else sum(fix.waits for fix in fixes),
+        "before": sum(fix.waits for fix in fixes),
+        "gone": sum(fix.waits for fix in trial.kept),
         "outcome": proof.outcome if proof is not None else "",
-        "planned": sum(fix.waits for fix in fixes),
         "removed": {
             f"{code} {level}": sum(fix.waits for fix in trial.kept if (fix.code, fix.level) == (code, level))
             for code, level in sorted({(fix.code, fix.level) for fix in trial.kept})
@@ -106,14 +105,13 @@ def summarize(results: dict[str, dict[str, Any]]) -> str:
     """Return the sheet's text."""
     runs = {name: result for name, result in results.items() if "error" not in result}
     waiting = {name: result for name, result in runs.items() if result["before"]}
-    before, after = (sum(result[key] for result in waiting.values()) for key in ("before", "after"))
+    before, gone = (sum(result[key] for result in waiting.values()) for key in ("before", "gone"))
     rows: list[list[object]] = [
         [
             name,
-            f"{each['before']:.3g}",
-            f"{each['after']:.3g}",
+            *(f"{each[key]:.3g}" for key in ("before", "gone")),
             each["outcome"] or "–",
-            "; ".join(each["failed"]) or "–",
+            "; ".join(each["failed"]),
         ]
         for name, each in waiting.items()
     ]
@@ -122,13 +120,13 @@ def summarize(results: dict[str, dict[str, Any]]) -> str:
     for result in runs.values():
         removed.update(result["removed"])
         left.update(result["left"])
-    share = 1 - after / before if before else 0.0
+    share = gone / before if before else 0.0
     return "\n".join(
         [
             header("Fixes, written and proved", "python benchmarks/fix.py --write", METHOD),
-            f"{len(waiting)} of {len(runs)} scripts sync in their steps: {before:.4g} syncs per step before, "
-            f"{after:.4g} after: {share:.0%} are gone. {len(results) - len(runs)} scripts left no session.\n",
-            table(["script", "before", "after", "proof", "not proved"], rows),
+            f"{len(waiting)} of {len(runs)} scripts sync in their steps, {before:.4g} times per step; proved "
+            f"fixes remove {gone:.4g} ({share:.0%}). {len(results) - len(runs)} scripts left no session.\n",
+            table(["script", "syncs per step", "removed", "proof", "not proved"], rows),
             "\nSyncs per step that fixes remove, by rule and level:\n",
             table(
                 ["rule, level", "syncs per step"],

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import torch
 
 import gapless
 from gapless.fixes.patches import edited_files
 from gapless.fixes.planning import choose_fixes, plan_fixes
 from gapless.loading.uses import Uses
 from gapless.model import Session
-from gapless.model.fix import Fix
+from gapless.model.fix import Fix, FixLevel
 from gapless.model.loader_use import LoaderUse
 
 HEAD = """import torch
@@ -63,6 +64,7 @@ def run(path: Path) -> Run:
     """Run the script `path` in this process, on an emulated device of its own."""
     linecache.checkcache(str(path))
     out, uses = io.StringIO(), Uses()
+    torch.manual_seed(0)
     code = compile(path.read_bytes(), str(path), "exec")
     with contextlib.redirect_stdout(out), gapless.emulate() as record:
         uses.start()
@@ -80,13 +82,19 @@ def plan(path: Path, session: Session) -> tuple[Fix, ...]:
     return plan_fixes(session, path.parent, str(path))
 
 
-def rewrite(folder: Path, text: str, head: str = HEAD, encoding: str = "utf-8") -> Rewriting:
-    """Run a script, write all its fixes but those that are only suggested, and run it again."""
+def rewrite(
+    folder: Path,
+    text: str,
+    head: str = HEAD,
+    encoding: str = "utf-8",
+    levels: tuple[FixLevel, ...] = ("exact", "rounding", "tried"),
+) -> Rewriting:
+    """Run a script, write its fixes of these levels, and run it again."""
     path = folder / "script.py"
     path.write_bytes((head + text).encode(encoding))
     before = run(path)
     fixes = plan(path, before.session)
-    chosen, _ = choose_fixes(fix for fix in fixes if fix.level != "suggested")
+    chosen, _ = choose_fixes(fix for fix in fixes if fix.level in levels)
     for name, (_, data) in edited_files(chosen, folder).items():
         (folder / name).write_bytes(data)
     return Rewriting(before, run(path), fixes, path.read_bytes().decode(encoding))

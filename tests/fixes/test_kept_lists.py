@@ -103,6 +103,13 @@ for i in range(6):
     if i % 2:
         print(losses)
 
+## handed on before the loop
+losses = []
+last = lambda values=losses: values[-1]
+for i in range(6):
+    losses.append(train().item())
+    print(last())
+
 ## no list
 import collections
 losses = collections.deque()

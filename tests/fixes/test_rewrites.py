@@ -179,6 +179,22 @@ for i in range(5):
         loss = train()
 print(f"{loss.item():.5f}")
 
+## an elif
+for i in range(5):
+    loss = train().detach()
+    if i % 2 == 0:
+        y = 1
+    elif loss > 0.1:
+        loss = loss * 2
+    print(f"{loss.item():.5f}")
+
+## a loop that may not run
+for n in (2, 0):
+    for i in range(n):
+        value = train().item()
+    if n:
+        print(value)
+
 ## a value that the code does not show
 rows = torch.arange(2, device="cuda")
 for i in range(5):

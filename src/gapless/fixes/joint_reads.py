@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gapless.fixes.editing.editable import Refused
 from gapless.fixes.editing.numbers_read import NumberRead, read_at
 from gapless.fixes.editing.places import Draft, FixPlace, is_whole, qualified_name, torch_name
+from gapless.fixes.editing.variables import block_of
 from gapless.model.fix import Edit
 from gapless.uses.source_files import names_in, root_name
 
@@ -81,18 +82,12 @@ def _first_of_row(reading: _Reading) -> ast.stmt:
     """Return the first of the statements in a row, up to that of `reading`, that only assign numbers."""
     source, first = reading.place.file.source, reading.statement
     names = names_in(reading.read.subject)
-    block = _block(reading)
+    block = block_of(source, first)
     for statement in reversed(block[: block.index(first)]):
         if not _only_assigns(reading.place, statement) or names & names_in(statement, ast.Store):
             break
         first = statement
-    return first if source else reading.statement
-
-
-def _block(reading: _Reading) -> list[ast.stmt]:
-    parent = reading.place.file.source.parents[reading.statement]
-    blocks = (getattr(parent, field, None) for field in ("body", "orelse", "finalbody"))
-    return next(block for block in blocks if isinstance(block, list) and reading.statement in block)
+    return first
 
 
 def _only_assigns(place: FixPlace, statement: ast.stmt) -> bool:

@@ -144,6 +144,13 @@ def rare_block(file: SourceFile, node: ast.AST, loop: Loop) -> list[ast.stmt] | 
     return rare
 
 
+def block_of(file: SourceFile, statement: ast.stmt) -> list[ast.stmt]:
+    """Return the block that `statement` is in."""
+    parent = file.parents[statement]
+    blocks = [getattr(parent, field, None) for field in ("body", "orelse", "finalbody")]
+    return next(block for block in blocks if isinstance(block, list) and statement in block)
+
+
 def _block_with(parent: ast.AST, statement: ast.stmt) -> list[ast.stmt] | None:
     for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
         if isinstance(block, list) and statement in block:

@@ -42,6 +42,8 @@ def write(place: FixPlace) -> Draft:
         raise Refused("the branches assign to different variables")
     for part in (value, other[1] if other is not None else value):
         _check_harmless(place, part)
+    if not file.text(statement).startswith("if"):
+        raise Refused("it is an `elif`, which runs only if the condition before it fails")
     if b"#" in file.data[slice(*file.span(statement))]:
         raise Refused("a comment stands within the `if`")
     file.indent(statement)

@@ -33,7 +33,7 @@ def write(place: FixPlace) -> Draft:
     elif not isinstance(statement, (ast.Expr, ast.Return, ast.AugAssign)):
         raise Refused("what is done with the number is not an assignment")
     edits = _edits(place, read, statement)
-    return Draft("compute with the tensor itself", edits, "rounding")
+    return Draft("compute with the tensor itself", edits, "tried")  # a tensor on the CPU would not go with it
 
 
 def _edits(place: FixPlace, read: NumberRead, statement: ast.stmt) -> tuple[Edit, ...]:
