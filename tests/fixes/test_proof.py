@@ -157,11 +157,23 @@ def test_an_edit_without_a_gain_is_the_same_but_no_fix(prover: Prover, project: 
     assert proof.before == proof.after > 0
 
 
+def test_a_sync_that_was_only_laid_out_anew_has_not_moved(prover: Prover, project: ScriptProject) -> None:
+    new = "total += (\n        # the loss\n        loss.item()\n    )"
+    proof = prover.prove(edited(project, "total += loss.item()", new))
+    assert (proof.outcome, proof.lines) == ("bits", ())
+
+
 def test_a_line_that_never_ran_proves_nothing(prover: Prover, project: ScriptProject) -> None:
     proof = prover.prove(edited(project, "last = last * 2", "last = last * 3"))
     assert (proof.outcome, proof.proved) == ("unprovable", False)
     assert [(line.file, line.line) for line in proof.not_run] == [("train.py", 21)]
     assert proof.reason == "an edited line never ran: train.py:21"
+
+
+def test_a_removed_line_that_never_ran_is_named(prover: Prover, project: ScriptProject) -> None:
+    old = "    if step > 100:\n        last = last * 2\n    optimizer.zero_grad()\n"
+    proof = prover.prove(edited(project, old, "    optimizer.zero_grad()\n"))
+    assert (proof.outcome, proof.reason) == ("unprovable", "an edited line never ran: train.py:21")
 
 
 def test_an_edit_of_a_module_counts(prover: Prover, project: ScriptProject) -> None:

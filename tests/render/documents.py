@@ -13,9 +13,11 @@ from gapless.analyze.compare import ComparisonSide, compare_profiles, compare_re
 from gapless.commands._memory_compare import compare_memory
 from gapless.memory.compare import compare_runs
 from gapless.model import Report
+from gapless.model.fix import FixProof, LineWaits
 from gapless.model.proof import CallCost, CaseResult, Difference, Proof
+from gapless.model.source import SourceLine
 
-KINDS = ("session", "profile", "memory", "loader", "profiles", "sessions", "memories", "proof")
+KINDS = ("session", "profile", "memory", "loader", "profiles", "sessions", "memories", "proof", "edit")
 
 
 def document(kind: str, name: str = "train") -> Report:
@@ -61,6 +63,23 @@ def _proof(name: str) -> Report:
     return report(proof)
 
 
+def _edit(name: str) -> Report:
+    line = SourceLine(f"{name}.py", 3, name, name)
+    return report(
+        FixProof(
+            proved=False,
+            outcome="refused",
+            reason=f"line 1 of standard output is {name!r}",
+            before=2.0,
+            after=1.0,
+            lines=(LineWaits(line=line, before=2.0, after=1.0, total_before=20, total_after=10),),
+            races=(name,),
+            not_run=(line,) * 7,
+            notes=(name,),
+        )
+    )
+
+
 _MAKERS = {
     "session": hostile,
     "profile": lambda name: of_profile(path=name, notes=(name,)),
@@ -70,4 +89,5 @@ _MAKERS = {
     "sessions": _sessions,
     "memories": _memories,
     "proof": _proof,
+    "edit": _edit,
 }

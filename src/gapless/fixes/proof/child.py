@@ -6,6 +6,7 @@ once. Where processes cannot be forked safely it runs the first plan itself.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from gapless.capture.children import ChildPlan, environment_for_children
 from gapless.capture.run import run
 from gapless.capture.stopping import Stopper, Watcher
 from gapless.capture.target import Target
+from gapless.capture.threads import abandon
 from gapless.fixes.proof.reached_lines import LineMap, LineTracer
 from gapless.fixes.proof.run_record import ProcessRecord, RunPlan, RunRecord
 from gapless.fixes.proof.writes import LinkGuard
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 FORKS = sys.platform == "linux"
 """Elsewhere system libraries that torch has loaded do not survive a fork."""
+_SECONDS_FOR_THREADS = 5.0
+"""Seconds that threads of a stopped script get to end."""
 _STATES = ".states"
 """Ending of the files that processes of the script leave for it."""
 CHILD_START = "gapless.fixes.proof.child:begin_in_rank"
@@ -49,6 +53,8 @@ class StepLimit(Watcher):
         self.marks = 0
 
     def enough(self, mark: StepMark) -> bool:
+        if mark.kind == "wait":  # an edit may remove it
+            return False
         self.marks += 1
         return (self._max_steps is not None and self.marks >= self._max_steps) or (
             self._deadline is not None and time.monotonic() > self._deadline
@@ -89,6 +95,9 @@ class _Recording:
             sys.settrace(None)
             threading.settrace(None)
             self.save(session)
+        if session.ending.how == "enough-steps" and abandon(_SECONDS_FOR_THREADS):
+            atexit._run_exitfuncs()
+            os._exit(0)
 
     def _processes(self) -> tuple[ProcessRecord, ...]:
         """Return what the processes that the script started recorded, by rank."""
@@ -218,8 +227,11 @@ def _wait(pid: int) -> int:
 
 
 def _answer(answers: Any, number: int) -> None:
-    answers.write(f"{number}\n")
-    answers.flush()
+    try:
+        answers.write(f"{number}\n")
+        answers.flush()
+    except BrokenPipeError:  # whoever asked is gone
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -6,20 +6,28 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
+from typing import NamedTuple
 
 from gapless.fixes.proof.project import ProjectVersion
 
 
+class Hunk(NamedTuple):
+    """Lines that were replaced by others: their numbers before and after, either of which may be empty."""
+
+    removed: range
+    added: range
+
+
 @dataclass(frozen=True)
 class FileEdit:
-    """The lines of `file` that only the version before has, and only the one after; and `places`.
+    """The `hunks` in which two versions of `file` differ, which is called `renamed` after the edit.
 
     `places` maps each number of a line after the edit to that of the same or the replaced line before it.
     """
 
     file: str
-    removed: frozenset[int]
-    added: frozenset[int]
+    renamed: str
+    hunks: tuple[Hunk, ...]
     places: Mapping[int, int]
 
 
@@ -31,28 +39,27 @@ def find_edits(before: ProjectVersion, after: ProjectVersion) -> tuple[FileEdit,
         files |= {*before.sources(), *(set(after.sources()) - set(names.values()))}
     edits = []
     for file in sorted(files):
-        texts = before.read(file) or b"", after.read(names.get(file, file)) or b""
+        renamed = names.get(file, file)
+        texts = before.read(file) or b"", after.read(renamed) or b""
         if file.endswith(".py") and texts[0] != texts[1]:
-            edits.append(compare_lines(file, *texts))
+            edits.append(FileEdit(file, renamed, *compare_lines(*texts)))
     return tuple(edits)
 
 
-def compare_lines(file: str, before: bytes, after: bytes) -> FileEdit:
-    """Compare two texts of `file` line by line."""
+def compare_lines(before: bytes, after: bytes) -> tuple[tuple[Hunk, ...], dict[int, int]]:
+    """Compare two texts line by line: return the hunks and places of a `FileEdit`."""
     old, new = before.splitlines(), after.splitlines()
-    removed: set[int] = set()
-    added: set[int] = set()
+    hunks: list[Hunk] = []
     places: dict[int, int] = {}
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for tag, begin, end, new_begin, new_end in matcher.get_opcodes():
         if tag != "equal":
-            removed.update(range(begin + 1, end + 1))
-            added.update(range(new_begin + 1, new_end + 1))
+            hunks.append(Hunk(range(begin + 1, end + 1), range(new_begin + 1, new_end + 1)))
         places.update(
             (new_begin + offset + 1, begin + offset + 1)
             for offset in range(min(end - begin, new_end - new_begin))
         )
-    return FileEdit(file, frozenset(removed), frozenset(added), places)
+    return tuple(hunks), places
 
 
 def executable_lines(text: bytes) -> frozenset[int]:

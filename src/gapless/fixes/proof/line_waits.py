@@ -22,11 +22,12 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class RunWaits:
-    """The waits of a run: in all and per steady step, by place; and the line of each place."""
+    """The waits of a run: in all and per steady step, by place; and each place's line and expression."""
 
     totals: Counter[Place]
     per_step: dict[Place, float]
     lines: dict[Place, SourceLine]
+    expressions: dict[Place, str]
     steps: int
 
     @property
@@ -45,6 +46,7 @@ def count_waits(session: Session, root: str, place: Callable[[str, int], Place])
     totals: Counter[Place] = Counter()
     in_steps: Counter[Place] = Counter()
     lines: dict[Place, SourceLine] = {}
+    expressions: dict[Place, str] = {}
     for event in events:
         line = session.sites[event.site].line
         if line is None:
@@ -52,11 +54,13 @@ def count_waits(session: Session, root: str, place: Callable[[str, int], Place])
         file = line.file.removeprefix(inside)
         where = place(file, line.line) if line.file.startswith(inside) else (line.file, line.line)
         lines.setdefault(where, msgspec.structs.replace(line, file=file))
+        expressions.setdefault(where, "".join(session.sites[event.site].expression.split()))
         totals[where] += event.waits
         if event.phase == "train" and steps.of(event.tick) in steady:
             in_steps[where] += event.waits
     number = max(len(steps.steady), 1)
-    return RunWaits(totals, {where: n / number for where, n in in_steps.items()}, lines, steps.seen)
+    per_step = {where: n / number for where, n in in_steps.items()}
+    return RunWaits(totals, per_step, lines, expressions, steps.seen)
 
 
 def map_places(
@@ -71,6 +75,36 @@ def map_places(
         return (file, line if edit is None else edit.places.get(line, -line))
 
     return place
+
+
+def follow_expressions(before: RunWaits, after: RunWaits, edits: Sequence[FileEdit]) -> RunWaits:
+    """Return `after` with the places of expressions that only moved within the lines that replaced theirs."""
+    moved: dict[Place, Place] = {}
+    for edit in edits:
+        for hunk in edit.hunks:
+            old = [(edit.file, line) for line in hunk.removed if before.totals[edit.file, line]]
+            new = [(edit.file, edit.places.get(line, -line)) for line in hunk.added]
+            for where in new:
+                text = after.expressions.get(where)
+                same = [place for place in old if text and before.expressions[place] == text]
+                if same:
+                    moved[where] = same[0]
+                    old.remove(same[0])
+    if all(where == place for where, place in moved.items()):
+        return after
+
+    def target(where: Place) -> Place:
+        taken = where in moved.values() and where not in moved  # something else waits there now
+        return moved.get(where, (where[0], -abs(where[1])) if taken else where)
+
+    totals: Counter[Place] = Counter()
+    per_step: dict[Place, float] = {}
+    for where in after.totals:
+        totals[target(where)] += after.totals[where]
+        per_step[target(where)] = per_step.get(target(where), 0.0) + after.per_step.get(where, 0.0)
+    lines = {target(where): line for where, line in after.lines.items()}
+    expressions = {target(where): text for where, text in after.expressions.items()}
+    return RunWaits(totals, per_step, lines, expressions, after.steps)
 
 
 def compare_waits(before: RunWaits, after: RunWaits) -> tuple[tuple[LineWaits, ...], str]:

@@ -12,7 +12,7 @@ from gapless.capture.options import CaptureOptions
 from gapless.errors import UsageError
 from gapless.fixes.proof.edited_lines import FileEdit, executable_lines, find_edits
 from gapless.fixes.proof.first_difference import RunComparison, describe_ending
-from gapless.fixes.proof.line_waits import compare_waits, count_waits, map_places
+from gapless.fixes.proof.line_waits import compare_waits, count_waits, follow_expressions, map_places
 from gapless.fixes.proof.project import ProjectVersion, ScriptProject
 from gapless.fixes.proof.runner import Run, VersionRunner
 from gapless.model.fix import Edit, FixProof, ParametersMatch, ProofOutcome
@@ -81,12 +81,13 @@ class Prover:
         return self._before
 
     def _run_like_before(self, version: ProjectVersion) -> Run:
-        """Run `version` until where the run before was stopped; one step mark more if it was not."""
+        """Run `version` until where the run before was stopped; for one step mark more if it was not."""
         record = self.before.record
         stopped = record.ending.how == "enough-steps"
+        more = 0 if stopped else 1  # that makes a difference, and ends what trains for ever
         return self._runner.run(
             version,
-            max_steps=record.marks + (0 if stopped else 1) if record.marks else None,
+            max_steps=record.marks + more if stopped or record.steps else None,
             seconds=None,
             limit=_LIMIT_FACTOR * record.seconds + _LIMIT_EXTRA_SECONDS,
         )
@@ -111,7 +112,11 @@ class Prover:
                 reason=f"the version before {how}: nothing can be compared with that",
                 endings=(before.record.ending, before.record.ending),
             )
-        return self._conclude(self._run_like_before(after), edits)
+        run = self._run_like_before(after)
+        try:
+            return self._conclude(run, edits)
+        finally:
+            run.discard()
 
     def _conclude(self, run: Run, edits: Sequence[FileEdit]) -> FixProof:
         """Compare `run` with the one before the edit."""
@@ -123,7 +128,7 @@ class Prover:
             count_waits(before.session, str(before.root), lambda file, line: (file, line)),
             count_waits(run.session, str(run.root), map_places(edits, *scripts)),
         )
-        lines, no_gain = compare_waits(*waits)
+        lines, no_gain = compare_waits(waits[0], follow_expressions(*waits, edits))
         is_complete = run.record.ending.is_good and not run.why  # a run that failed says nothing of waits
         known_races = {_race_key(finding) for finding in race_findings(before.session.races)}
         races = [f for f in race_findings(run.session.races) if _race_key(f) not in known_races]
@@ -191,19 +196,19 @@ class Prover:
         )
 
     def _not_run(self, run: Run, edits: Sequence[FileEdit]) -> Iterator[SourceLine]:
-        """Yield the edited lines with code that did not run, after the edit or, if only removed, before."""
-        names = {run.version.project.script: self.version.project.script}
-        for side, own in ((run, {v: k for k, v in names.items()}), (self.before, {})):
-            for edit in edits:
-                file = own.get(edit.file, edit.file)
-                text = side.version.read(file) or b""
-                lines = edit.added if side is run else edit.removed
-                if side is not run and edit.added & executable_lines(run.version.read(file) or b""):
-                    continue
-                missing = lines & executable_lines(text) - side.lines.get(file, frozenset())
-                rows = text.decode("utf-8", "replace").splitlines()
-                for line in sorted(missing):
-                    yield SourceLine(file=file, line=line, code=rows[line - 1].strip())
+        """Yield the edited lines with code that did not run: new ones, and removed ones without new ones."""
+        for edit in edits:
+            sides = (run, edit.renamed), (self.before, edit.file)
+            texts = [side.version.read(file) or b"" for side, file in sides]
+            with_code = [executable_lines(text) for text in texts]
+            for hunk in edit.hunks:
+                is_removal = not with_code[0].intersection(hunk.added)
+                number = 1 if is_removal else 0
+                (side, file), text = sides[number], texts[number]
+                lines = with_code[number].intersection(hunk.removed if is_removal else hunk.added)
+                for line in sorted(lines - side.lines.get(file, frozenset())):
+                    code = text.splitlines()[line - 1].decode("utf-8", "replace").strip()
+                    yield SourceLine(file=file, line=line, code=code)
 
     def _notes(self, run: Run) -> Iterator[str]:
         """Yield what a reader should know of how the two were compared."""

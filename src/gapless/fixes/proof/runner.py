@@ -60,6 +60,10 @@ class Run:
         """The file of stored elements."""
         return self.folder / "values"
 
+    def discard(self) -> None:
+        """Remove the files of this run, once it was compared."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
 
 class VersionRunner:
     """Runs versions of projects, one after the other, each in a process of its own.
