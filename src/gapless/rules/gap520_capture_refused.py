@@ -36,6 +36,10 @@ _REMEDIES = (
         "Please ensure to utilize",
         "use `generator.graphsafe_set_state(...)`, or set the state outside the capture",
     ),
+    (
+        "CUDAGeneratorImpl::set_current_seed",
+        "seed, and restore states of another seed, outside the capture",
+    ),
     ("Cannot construct a new", "create generators before the capture"),
     (
         "has a stale reference",

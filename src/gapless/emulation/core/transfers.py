@@ -57,9 +57,10 @@ def count_copy(
         to_device=to_device, memory=memory, nbytes=nbytes, non_blocking=non_blocking, strided=strided
     )
     waits = copies.waits(copy, core.gpu.capability)
-    if waits is False:
-        core.record_copy(direction, nbytes, "pageable" if strided else memory)
-        return True if memory == "pinned" and not strided else None
+    unpinned = memory == "pageable" or strided  # a strided copy goes through pageable memory
+    if waits is False and not (unpinned and core.graphs.copies_need_pinned_memory()):
+        core.record_copy(direction, nbytes, "pageable" if unpinned else "pinned")
+        return None if unpinned else True
     if not detail:
         detail = "pinned" if is_pinned else "pageable" if waits else "unmeasured"
         detail = "strided" if strided and memory == "pinned" else detail

@@ -15,6 +15,7 @@ import torch
 
 from gapless.emulation.cuda_api.runtime import Runtime
 from gapless.emulation.kernels import philox
+from gapless.torch_internals import VERSION
 
 _Generator: Any = torch.Generator
 _SET_STATE = "Please ensure to utilize the CUDAGeneratorImpl::set_state_index method during capturing."
@@ -65,8 +66,11 @@ class DeviceGenerator(_Generator):
             RuntimeError: wrong size (such as the state of a CPU generator), or another seed during capture.
         """
         pair = philox.unpack(new_state)
-        if self.graphs is None or not self.graphs.restore_generator(self, pair):
-            self._refuse_in_capture(_SET_STATE, "torch.cuda.set_rng_state")
+        if self.graphs is not None and not self.graphs.restore_generator(self, pair):
+            if VERSION < (2, 10):
+                self.graphs.refuse_in_capture(_SET_STATE, "torch.cuda.set_rng_state")
+            else:
+                self.graphs.refuse_seed(pair[0] != self.initial_seed(), "torch.cuda.set_rng_state")
         philox.restore(self.drawn_from, *pair)
         self.seeded = True
         return self
@@ -92,7 +96,10 @@ class DeviceGenerator(_Generator):
 
     def manual_seed(self, seed: int) -> DeviceGenerator:
         """Restart from `seed`."""
-        self._refuse_in_capture("Cannot call CUDAGeneratorImpl::set_current_seed", "torch.cuda.manual_seed")
+        if self.graphs is not None:
+            self.graphs.refuse_seed(seed != self.initial_seed(), "torch.cuda.manual_seed")
+            if self.graphs.is_capturing_here():
+                return self  # the seed it has: torch leaves the offset as it is
         self.drawn_from.manual_seed(seed)
         self.seeded = True
         return self

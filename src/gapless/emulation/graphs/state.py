@@ -22,7 +22,7 @@ from gapless.emulation.graphs.watch import GraphWatch
 from gapless.emulation.support import stacks
 from gapless.emulation.support.local import local
 from gapless.model.event import Site
-from gapless.torch_internals import DispatchKey, DispatchKeySet, ExcludedKeys, below_autograd
+from gapless.torch_internals import VERSION, DispatchKey, DispatchKeySet, ExcludedKeys, below_autograd
 
 Tensor = torch.Tensor
 _AUTOCAST_KEYS = DispatchKeySet(DispatchKey.AutocastCUDA).add(DispatchKey.AutocastCPU)
@@ -337,10 +337,14 @@ class Graphs:
             local.graphed = False
 
     def wait_error(self, site: dict[str, Any]) -> RuntimeError:
-        """Fail the capture because the host would wait; return the error to raise."""
+        """Record that the host would wait, which a capture refuses; return the error to raise."""
         assert self.capture is not None
-        self.capture.failed = True
         call = site["call"] or site["operator"]
+        copied = site["mechanism"] in ("h2d", "d2h") or call == "Tensor.tolist"
+        if copied and site["detail"] != "pinned" and VERSION >= (2, 11):  # torch says so before CUDA does
+            self.faults.add_refusal(self.capture, words.UNPINNED, call, Site(**site))
+            return RuntimeError(words.UNPINNED)
+        self.capture.failed = True
         self.faults.add_refusal(self.capture, words.UNSUPPORTED.words, call, Site(**site))
         return words.error(words.UNSUPPORTED)
 
@@ -349,6 +353,18 @@ class Graphs:
         if self.capture is not None and self.capture.applies_here():
             raise self.capture.refuse(words.UNSUPPORTED, call)
         self._add_obstacle(call, "query it outside the graph")
+
+    def refuse_seed(self, changes: bool, call: str) -> None:
+        """Refuse `call`, which sets a seed, in a capture; since torch 2.10 only if it `changes` the seed."""
+        if VERSION < (2, 10) or not self.is_capturing_here():
+            self.refuse_in_capture("Cannot call CUDAGeneratorImpl::set_current_seed", call)
+        elif changes:
+            self.record_refusal(self.capture, words.OTHER_SEED, call)
+            raise RuntimeError(words.OTHER_SEED)
+
+    def copies_need_pinned_memory(self) -> bool:
+        """Whether a capture is under way in which torch refuses copies from and to pageable memory."""
+        return self.capture is not None and VERSION >= (2, 11) and self.capture.applies_here()
 
     def refuse_in_capture(self, attempt: str, call: str) -> None:
         """Refuse `call` in a capture as torch itself does, with its message `attempt`."""

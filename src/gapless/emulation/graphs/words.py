@@ -58,6 +58,16 @@ EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device "
     "or stream."
 )
+OTHER_SEED = (
+    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
+    "the original seed."
+)
+"""Since torch 2.10."""
+UNPINNED = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. "
+    "Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
+"""Since torch 2.11."""
 GENERATOR = "Attempt to increase offset for a CUDA generator not in capture mode."
 NOT_INSTANTIATED = "capture_end() must have been called before calling instantiate"
 INSTANTIATED_TWICE = "instantiate() is intended to be called by the user only when keep_graph=true"
