@@ -380,7 +380,7 @@ def _plain(value: str | None, kind: str, expected: str) -> Any:
     if kind == "":
         return [] if expected == "List[Tensor]" else None
     if value is None or value == "":
-        return None if inner != expected else [1, 1] if inner.startswith("List") else 0
+        return None if inner != expected else [1, 1] if inner.startswith("List") else int(inner == "number")
     if inner.startswith("List"):
         return [_number(word) for word in value.strip("[] ").split(",") if word.strip()]
     return _number(value, "float" in inner)
@@ -469,7 +469,7 @@ class Replayer:
         with torch.no_grad():
             way.function(*arguments)
         waits = self.emulator.recorder.total - before
-        back = bool({"d2h", "read", "size", "values"} & self.copies)
+        back = bool({"d2h", "read", "size", "status", "values"} & self.copies)
         spared = frozenset(self.spared - self.rows)
         on_host = way.words.count("on the host")
         return Observation(waits, "h2d" in self.copies, back, frozenset(self.rows), spared, on_host)
