@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from _sheet import header, main, table
+from _sheet import facts, header, main, table
 
 from gapless.commands._again import Rerun
 from gapless.fixes.planning import choose_fixes, plan_fixes
@@ -94,7 +94,7 @@ def sheet(arguments: argparse.Namespace) -> str:
     for script in scripts:
         name = f"{script.parent.name}/{script.name}"
         if name not in results:
-            results[name] = fix_script(script.resolve(), arguments.seconds)
+            results[name] = {**fix_script(script.resolve(), arguments.seconds), "measured": facts()}
             print(name, json.dumps(results[name]), flush=True)
             if kept is not None:
                 kept.write_text(json.dumps(results))
@@ -123,7 +123,12 @@ def summarize(results: dict[str, dict[str, Any]]) -> str:
     share = gone / before if before else 0.0
     return "\n".join(
         [
-            header("Fixes, written and proved", "python benchmarks/fix.py --write", METHOD),
+            header(
+                "Fixes, written and proved",
+                "python benchmarks/fix.py --write",
+                METHOD,
+                [each["measured"] for each in results.values()],
+            ),
             f"{len(waiting)} of {len(runs)} scripts sync in their steps, {before:.4g} times per step; proved "
             f"fixes remove {gone:.4g} ({share:.0%}). {len(results) - len(runs)} scripts left no session.\n",
             table(["script", "syncs per step", "removed", "proof", "not proved"], rows),

@@ -98,4 +98,25 @@ def test_json_has_the_edits(script: Path, capsys: pytest.CaptureFixture[str]) ->
     assert change["level"] == "exact"
     assert left["refusal"]
     assert not left["edits"]
-    assert main(["show", "../s.json"]) == 0
+
+
+def test_sarif_has_the_edits(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "-f", "sarif", "../s.json"]) == 0
+    (run_,) = json.loads(capsys.readouterr().out)["runs"]
+    (change,) = (change for result in run_["results"] for change in result.get("fixes", ()))
+    (file,) = change["artifactChanges"]
+    assert file["artifactLocation"]["uri"] == "script.py"
+    data = script.read_bytes()
+    for replacement in reversed(file["replacements"]):
+        region = replacement["deletedRegion"]
+        start = region["byteOffset"]
+        end = start + region["byteLength"]
+        data = data[:start] + replacement["insertedContent"]["text"].encode() + data[end:]
+    assert b"total += train().detach().double()\n" in data
+    assert data.endswith(b"total = float(total)\nprint(total)\n")
+
+
+def test_what_is_no_script_is_refused(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fix", "scirpt.py"]) == 2
+    assert "no such file: scirpt.py" in capsys.readouterr().err
+    assert main(["fix"]) == 2

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from gapless.capture.signals import terminable
+from gapless.capture.target import Target
 from gapless.commands import _output
 from gapless.commands._again import Rerun
 from gapless.commands._gate import CodesParam
@@ -21,7 +22,7 @@ from gapless.files.kinds import kind_of
 from gapless.fixes.patches import edited_files, refuse_unclean, unified_diff, write_files
 from gapless.fixes.planning import choose_fixes, main_file, plan_fixes
 from gapless.model import Session
-from gapless.model.fix import Fix
+from gapless.model.fix import Fix, FixProof
 from gapless.model.session import load
 from gapless.model.wording import count
 
@@ -107,11 +108,17 @@ def command(script: tuple[str, ...], module: str | None, options: FixOptions) ->
         fix for fix in fixes if _LEVELS.index(fix.level) <= _LEVELS.index(options.level)
     )
     failed: list[Fix] = []
+    suggested = [
+        fix for fix in chosen if fix.level == "suggested"
+    ]  # they change what is shown: no proof passes
+    chosen = [fix for fix in chosen if fix.level != "suggested"]
     if options.proof and chosen and not is_saved and module is None:
         chosen, failed = _try(project, chosen, script[1:], options)
-    elif options.level != "suggested":
+    else:
         failed = [fix for fix in chosen if fix.level == "tried"]
         chosen = [fix for fix in chosen if fix.level != "tried"]
+    proof = chosen[-1].proof if chosen else None
+    chosen += suggested
     files = edited_files(chosen, project.root)
     if options.write:
         if not options.dirty:
@@ -119,7 +126,7 @@ def command(script: tuple[str, ...], module: str | None, options: FixOptions) ->
         write_files(project.root, files)
     else:
         _output.write(sys.stdout, "".join(unified_diff(name, *data) for name, data in files.items()))
-    for line in _describe(fixes, chosen, late, failed, written=options.write):
+    for line in _describe(fixes, (chosen, failed, late), proof, options.write):
         click.echo(line, err=True)
     return 0
 
@@ -151,6 +158,7 @@ def _read_session(module: str | None, words: Sequence[str], options: FixOptions)
     if module is None and len(words) == 1 and os.path.isfile(words[0]) and kind_of(words[0]) == "session":
         return load(words[0]), True
     require_torch("gapless fix runs your script")
+    Target.of(module, tuple(words))  # refuses what is no script
     own = (*(("--steps", options.steps) if options.steps else ()), *(("-m", module) if module else ()))
     result = Rerun(own, words, module=module is not None)(words, quiet=_QUICK)
     if result.session is None:
@@ -170,13 +178,16 @@ def _is_wanted(fix: Fix, options: FixOptions) -> bool:
 
 
 def _describe(
-    fixes: Sequence[Fix], chosen: Sequence[Fix], late: Sequence[Fix], failed: Sequence[Fix], written: bool
+    fixes: Sequence[Fix], parts: tuple[Sequence[Fix], ...], proof: FixProof | None, written: bool
 ) -> Iterator[str]:
-    """Yield a line for each fix, and for each place that is left with the reason."""
+    """Yield a line for each fix, and for each place that is left with the reason.
+
+    `parts` are the fixes that were chosen, that failed their `proof`, and that overlap with others.
+    """
+    chosen, failed, late = parts
     total = sum(fix.waits for fix in chosen)
     verb = "written" if written else "as a diff above"
     yield f"{count(len(chosen), 'change')} {verb}, which remove {total:.3g} syncs per step"
-    proof = chosen[-1].proof if chosen else None
     if proof is not None:
         same = "to the last bit" if proof.outcome == "bits" else "up to rounding"
         steps = f"parameters of {count(proof.steps, 'step')} and " if proof.steps else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -108,12 +109,49 @@ def _result(finding: Finding, numbers: dict[str, int], mark: str, report: Report
         ]
     if finding.library_stack:
         result["stacks"] = [_stack(finding, style)]
+    if change := _change(finding, report, style):
+        result["fixes"] = [change]
     result["properties"] = {
         "when": finding.frequency.when,
         "waitsPerStep": finding.frequency.per_step,
         "totalWaits": finding.frequency.total,
     }
     return result
+
+
+def _change(finding: Finding, report: Report, style: Style) -> Json | None:
+    """Return all edits for a finding's lines as one fix, since several would be alternatives; None if none.
+
+    Only those that change at most last bits are offered.
+    """
+    lines = {(line.file, line.line) for line in finding.lines}
+    fixes = [
+        fix
+        for fix in report.fixes
+        if fix.edits and fix.level in ("exact", "rounding") and fix.code == finding.code
+        if (fix.line.file, fix.line.line) in lines
+    ]
+    edits = sorted({edit for fix in fixes for edit in fix.edits})
+    if not edits or any(first.overlaps(second) for first, second in pairwise(edits)):
+        return None
+    changes: dict[str, list[Json]] = {}
+    for edit in edits:
+        region = {"byteOffset": edit.start, "byteLength": edit.end - edit.start}
+        content = {"text": edit.text}
+        changes.setdefault(edit.file, []).append({"deletedRegion": region, "insertedContent": content})
+    places = {file: SourceLine(f"{report.project}/{file}", 1) for file in changes}
+    return {
+        "description": {"text": "; ".join(dict.fromkeys(fix.title for fix in fixes))},
+        "artifactChanges": [
+            {
+                "artifactLocation": _artifact(
+                    brief.shown_path(places[file], style), brief.in_repository(places[file], style)
+                ),
+                "replacements": replacements,
+            }
+            for file, replacements in changes.items()
+        ],
+    }
 
 
 def _message(finding: Finding, report: Report, style: Style) -> str:
