@@ -74,11 +74,11 @@ class Compared(NamedTuple):
 
 def compare(name: str, before: Session, gain: float) -> Compared | None:
     """Price the syncs of `before`; None if they have no prices."""
-    found = report(before).estimate
+    estimated = report(before).estimate
     alone = estimate(before, find_steps(before.marks), _all_sites(before))
-    if found is None or alone is None or found.refused or not found.prices.each:
+    if estimated is None or alone is None or estimated.refused or not estimated.prices.each:
         return None
-    saved = found.saved
+    saved = estimated.saved
     return Compared(
         name,
         gain / 1e3,
@@ -86,7 +86,7 @@ def compare(name: str, before: Session, gain: float) -> Compared | None:
         saved.least / 1e3,
         saved.likely / 1e3,
         saved.most / 1e3,
-        sum(price.launches for price in found.prices.each),
+        sum(price.launches for price in estimated.prices.each),
     )
 
 
