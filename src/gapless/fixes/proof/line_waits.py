@@ -54,7 +54,9 @@ def count_waits(session: Session, root: str, place: Callable[[str, int], Place])
         file = line.file.removeprefix(inside)
         where = place(file, line.line) if line.file.startswith(inside) else (line.file, line.line)
         lines.setdefault(where, msgspec.structs.replace(line, file=file))
-        expressions.setdefault(where, "".join(session.sites[event.site].expression.split()))
+        site = session.sites[event.site]
+        text = site.expression or f"{site.operator} {site.call} {site.detail}"  # of copies it is unknown
+        expressions.setdefault(where, "".join(text.split()))
         totals[where] += event.waits
         if event.phase == "train" and steps.of(event.tick) in steady:
             in_steps[where] += event.waits
