@@ -1,7 +1,7 @@
 """The immutable values that Gapless records, saves and reports; each has its own module."""
 
 from gapless.model.compiled import Compiled, GraphBreak, Recompile
-from gapless.model.event import Event, Mechanism, Phase, Site, StepMark
+from gapless.model.event import INDEX_OR_VALUE, Event, Mechanism, Phase, Site, StepMark
 from gapless.model.finding import Finding, Frequency, Loss, When
 from gapless.model.graph_fault import GraphFault
 from gapless.model.profile import Cause, Cost, Profile
@@ -32,6 +32,7 @@ from gapless.model.verdict import Change, Verdict
 
 __all__ = [
     "FINE",
+    "INDEX_OR_VALUE",
     "NOTHING",
     "SECTIONS",
     "Cause",

@@ -41,6 +41,10 @@ class WaitedTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     needs_gradient: bool = False
 
 
+INDEX_OR_VALUE = "index or value"
+"""`Site.detail` of a small copy for a write through an index, where a profile does not show which it is."""
+
+
 class Site(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A place where the host waits: what is the same for all waits there.
 

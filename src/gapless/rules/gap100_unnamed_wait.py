@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapless.model import Site, WaitRule
+from gapless.model import INDEX_OR_VALUE, Site, WaitRule
 from gapless.rules._by_use import advise_by_use
 from gapless.rules._places import advise_for_library, deciding_frame, parse_waiting_line
 
@@ -17,6 +17,12 @@ _ADVICE = {
     "explicit": "remove the sync: work on one stream already runs in order, and an event orders two streams",
     "free": "keep the memory: the caching allocator reuses it",
 }
+_INDEX_OR_VALUE = (
+    "the write sends a value or an index from the CPU: write a number with `index_fill_` or `fill_`, make an "
+    "index on the GPU; a profile with `record_shapes=True` shows which of them it is",
+    "write a number with `index_fill_`, or make the index on the GPU",
+)
+"""Remedy and change of a copy that may be either."""
 _CHANGES = {
     "read": "keep the value on the GPU",
     "size": "use a form whose result has a fixed size",
@@ -72,8 +78,12 @@ class UnnamedWait(WaitRule):
         return True
 
     def remedy(self, site: Site) -> str:
+        if site.detail == INDEX_OR_VALUE:
+            return advise_for_library(site, _INDEX_OR_VALUE[0])
         by_use = advise_by_use(site, parse_waiting_line(site))
         return by_use or advise_for_library(site, _ADVICE.get(site.mechanism, self.advice))
 
     def known_change(self, site: Site) -> str:
+        if site.detail == INDEX_OR_VALUE:
+            return _INDEX_OR_VALUE[1]
         return _CHANGES.get(site.mechanism, "") if deciding_frame(site) is None else ""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from trace_builder import Trace
 
-from gapless.analyze.profile.lines import PlaceIndex
-from gapless.analyze.profile.waits import find_waits, site_of_wait
+from gapless.analyze.profile.building import build_profile
+from gapless.analyze.profile.lines import HostPlace, PlaceIndex
+from gapless.analyze.profile.waits import COPIED_KINDS, copied_kind, find_waits, site_of_wait
+from gapless.emulation.waits.table import waits_table
 from gapless.model import Site
 from gapless.rules import match_rule
 
@@ -23,8 +27,15 @@ def sites(trace: Trace) -> list[Site]:
     for row, copy, counts in zip(waits.rows, waits.copy, waits.counts, strict=True):
         if counts:
             name = timeline.names[timeline.work.name[copy]] if copy >= 0 else ""
-            counting.append(site_of_wait(places.place(int(row)), name))
+            kind = copied_kind(timeline, int(row), int(copy))
+            counting.append(site_of_wait(places.place(int(row)), name, kind))
     return counting
+
+
+def _arguments(shape: list[int] | None) -> dict[str, Any]:
+    """The arguments of a copy of a tensor of that shape, as a profile records them."""
+    types = ["long int", "long int", "Scalar"]
+    return {"Input Dims": [shape, shape, []], "Input type": types, "Concrete Inputs": ["", "", "False"]}
 
 
 def chain(
@@ -33,12 +44,15 @@ def chain(
     sync: bool = True,
     vendor: str = "nvidia",
     size: int = 4096,
+    shape: list[int] | None = None,
 ) -> Trace:
-    """Operators one inside the other, and in the innermost a copy and what waits for it."""
+    """Operators one inside the other, and in the innermost a copy (of a tensor of that `shape`, if recorded)
+    and what waits for it."""
     trace = Trace(vendor=vendor)
     trace.launch("work", 0, 4, kernel=(5, 100))
     for depth, name in enumerate(operators):
-        trace.operator(name, 10 + depth, 400 - 2 * depth)
+        recorded = shape is not None and name == "aten::copy_"
+        trace.operator(name, 10 + depth, 400 - 2 * depth, **(_arguments(shape) if recorded else {}))
     if copy:
         trace.copy(copy, 100, 20, copy=(106, 10), bytes=size)
     if sync:
@@ -71,6 +85,81 @@ def chain(
 def test_the_chain_of_operators_leads_to_the_rule(operators, copy, code, mechanism):
     (site,) = sites(chain(*operators, copy=copy))
     assert (match_rule(site).code, site.mechanism) == (code, mechanism)
+
+
+WRITE = ("aten::index_put_", "aten::_index_put_impl_", "aten::to", "aten::_to_copy", "aten::copy_")
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "code"),
+    [
+        ([], 8, "GAP125"),
+        ([1], 8, "GAP124"),
+        ([512], 4096, "GAP124"),
+        (None, 8, "GAP100"),
+        (None, 4096, "GAP124"),
+    ],
+)
+def test_what_a_write_copies_tells_the_value_from_the_index(shape, size, code):
+    (site,) = sites(chain(*WRITE, copy=PAGEABLE_IN, size=size, shape=shape))
+    assert match_rule(site).code == code
+    if code == "GAP100":  # either is named
+        assert all(name in match_rule(site).remedy(site) for name in ("index_fill_", "an index on the GPU"))
+
+
+def test_a_value_and_an_index_of_one_write_are_two_waits():
+    trace = Trace(with_stack=False)
+    for at, shape in ((0, [4]), (1000, [])):
+        trace.launch("work", at, 4, kernel=(at + 5, 100))
+        for depth, name in enumerate(WRITE):
+            recorded = name == "aten::copy_"
+            trace.operator(name, at + 10 + depth, 400 - 2 * depth, **(_arguments(shape) if recorded else {}))
+        trace.copy(PAGEABLE_IN, at + 100, 20, copy=(at + 106, 10), bytes=8)
+        trace.wait(at + 125, 50)
+        trace.launch("more", at + 900, 4, kernel=(at + 905, 10))
+    profile = build_profile(trace.timeline())
+    details = {cost.site.detail for cost in profile.costs if cost.cause == "wait" and cost.calls}
+    assert details == {"index", "value"}
+
+
+_READ = ("aten::item", "aten::_local_scalar_dense")
+_COPY = ("aten::to", "aten::_to_copy", "aten::copy_")
+READS: dict[str, list[tuple[tuple[str, ...], str]]] = {
+    "read": [(_READ, PAGEABLE_OUT), (("aten::is_nonzero", *_READ), PAGEABLE_OUT)],
+    "size": [(_READ, PAGEABLE_OUT), (("aten::nonzero",), PAGEABLE_OUT)],
+    "values": [((), PAGEABLE_OUT), (_COPY, PAGEABLE_OUT)],
+    "status": [
+        (("aten::is_nonzero", *_READ), PAGEABLE_OUT),
+        (("aten::_linalg_check_errors", *_READ), PAGEABLE_OUT),
+    ],
+    "h2d": [(_COPY, PAGEABLE_IN)],
+    "d2h": [(_COPY, PAGEABLE_OUT)],
+}
+"""What a profile may show inside an operator that waits, by mechanism."""
+_MASKED = {
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index_put",
+}
+"""Operators that locate the elements of a mask, always with `nonzero`."""
+
+
+def test_a_profile_names_the_same_rule_as_the_table_of_waits():
+    codes: dict[str, set[str]] = {}
+    rows = [row for row in waits_table().rows if row.scope == "op" and row.waits]
+    for row in rows:
+        codes.setdefault(row.site().operator, set()).add(match_rule(row.site()).code)
+    for row in rows:
+        name = row.site().operator
+        for inside, copy in READS[row.mechanism]:
+            if (name in _MASKED and inside == _READ) or name == "aten::_local_scalar_dense":
+                continue
+            operators = tuple(reversed(dict.fromkeys((name, *inside))))
+            kind = row.detail if row.detail in COPIED_KINDS else ""
+            site = site_of_wait(HostPlace("cudaMemcpyAsync", operators=operators), copy, kind)
+            assert match_rule(site).code in codes[name], (row, inside, site)
 
 
 def test_a_synchronization_of_the_device():

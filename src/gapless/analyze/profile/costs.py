@@ -136,7 +136,8 @@ class _Sites:
             copy = self._copies.get(row, -1)
             timeline = self._timeline
             name = timeline.names[timeline.work.name[copy]] if copy >= 0 else ""
-            return waiting.site_of_wait(place, name), place.description
+            kind = waiting.copied_kind(timeline, row, copy)
+            return waiting.site_of_wait(place, name, kind), place.description
         if cause == "input":
             place = replace(place, stack=_strip_loader(place.stack), call="")
         return place.site, place.description
@@ -157,7 +158,12 @@ def _separate_copies(timeline: Timeline, rows: Ints, codes: Ints, copies: dict[i
         return codes
     copy = np.fromiter((copies.get(row, -1) for row in rows.tolist()), np.int64, len(rows))
     name = np.where(copy >= 0, timeline.work.name[np.maximum(copy, 0)] + 1, 0)
-    return codes * (len(timeline.names) + 1) + name
+    codes = codes * (len(timeline.names) + 1) + name
+    kinds = [
+        waiting.COPIED_KINDS.index(waiting.copied_kind(timeline, row, at))
+        for row, at in zip(rows.tolist(), copy.tolist(), strict=True)
+    ]
+    return codes * len(waiting.COPIED_KINDS) + np.array(kinds, np.int64)
 
 
 def _counted_calls(timeline: Timeline, steps: StepSpans, waits: HostWaits) -> list[_CountedCalls]:
