@@ -17,10 +17,11 @@ from rules.profiles import (
     steps,
 )
 
-from gapless.model import Cost, Site, SourceLine
+from gapless.model import NOTHING, Cost, Site, SourceLine
 from gapless.model.efficiency import Efficiency
-from gapless.model.profile import KernelTime, Launches
+from gapless.model.profile import KernelTime, Launches, Recording
 from gapless.rules import rule
+from gapless.rules._profile import LAUNCH_LESS
 
 
 class TestLaunchBound:
@@ -52,18 +53,18 @@ class TestLaunchBound:
         assert "6.7 %, at 20 places" in said(hit)
         assert "train.py:30, train.py:31, train.py:32" in said(hit)
 
-    def test_small_lines_are_grouped_beside_a_large_one(self) -> None:
+    def test_all_places_that_one_change_mends_are_one_finding(self) -> None:
         slow = [
             cost("launch", 60, site("aten::mul", 30)),
             *(cost("launch", 18, site("aten::add", n)) for n in (4, 5)),
         ]
-        large, rest = find_hits("GAP501", profile(*slow))
-        assert (large.idle, rest.idle) == (60 * MS, 36 * MS)
-        assert rest.site is None
+        hit = only("GAP501", profile(*slow))
+        assert (hit.idle, hit.site) == (96 * MS, None)
+        assert "most of it at train.py:30, train.py:4, train.py:5" in said(hit)
 
     def test_the_queues_numbers_are_reported_once(self) -> None:
         slow = [
-            cost("launch", 60, site("aten::mul", 30), steps=6),
+            cost("launch", 60, site("Optimizer.step#SGD.step", 30), steps=6),
             cost("launch", 90, site("aten::add", 40), steps=6),
         ]
         hits = find_hits("GAP501", profile(*slow, launches=LAUNCHES))
@@ -210,6 +211,50 @@ class TestHostBusy:
         hit = only("GAP503", profile(cost("host", 60, where, steps=6)))
         assert remedy in hit.remedy
         assert hit.change not in ("", rule("GAP503").change)
+
+    @pytest.mark.parametrize(
+        ("where", "change"),
+        [
+            (site("_EngineBase.run_backward", 9, library("torch/_tensor.py", "backward")), LAUNCH_LESS),
+            (site("autograd::engine::evaluate_function: CudnnBatchNormBackward0", 9), LAUNCH_LESS),
+            (site("torch.conv2d", 9, library("torch/nn/modules/conv.py", "forward")), LAUNCH_LESS),
+            (site("", 9, library("torch/nn/modules/module.py", "_call_impl")), LAUNCH_LESS),
+            (site("Optimizer.step#SGD.step", 9), "`torch.optim.SGD(..., fused=True)`"),
+            (site("dict.get", 9, library("torch/optim/adamw.py", "_init_group")), "fused=True"),
+            (site("Optimizer.zero_grad#SGD.zero_grad", 9), NOTHING),
+            (site("", 9, library("torch/utils/data/_utils/fetch.py", "fetch")), "num_workers=4"),
+            (site("", 9, library("torch/utils/data/dataloader.py", "_next_data")), NOTHING),
+            (site("", 9, library("torch/profiler/profiler.py", "step")), NOTHING),
+        ],
+    )
+    def test_each_part_of_pytorch_has_its_own_remedy(self, where: Site, change: str) -> None:
+        hit = only("GAP503", profile(cost("host", 60, where, steps=6)))
+        assert change in hit.change
+        assert "dataset" not in hit.remedy
+
+    def test_a_hook_is_told_from_a_forward(self) -> None:
+        module = library("torch/nn/modules/module.py", "inner")
+        for function, hooked in (("log_norm", True), ("forward", False)):
+            own = SourceLine("net.py", 7, function)
+            where = Site(operator="", mechanism="none", stack=(own, module))
+            hit = only("GAP503", profile(cost("host", 60, where, steps=6)))
+            assert ("handle.remove()" in hit.remedy) is hooked
+
+    def test_parts_of_one_line_are_findings_of_their_own(self) -> None:
+        names = ("Optimizer.step#SGD.step", "_EngineBase.run_backward", "")
+        slow = [cost("host", 30 + n, site(name, 44), steps=6) for n, name in enumerate(names)]
+        hits = find_hits("GAP503", profile(*slow))
+        assert {hit.idle for hit in hits} == {32 * MS, 31 * MS, 30 * MS}
+        (own,) = (hit for hit in hits if hit.idle == 32 * MS)
+        assert own.remedy == rule("GAP503").advice
+
+    def test_a_schedule_that_gapless_chose_is_not_advised(self) -> None:
+        own = Recording(by_gapless=True)
+        for where, steps_hit in ((site("aten::conv2d"), 1), (site("", 9), 1), (site("torch.add", 9), 2)):
+            slow = cost("host", 60, where, steps=steps_hit, launching=50 * MS, start=50 * MS)
+            hit = only("GAP503", profile(slow, recording=own))
+            assert "schedule(" not in hit.remedy + hit.change
+            assert hit.change.startswith(NOTHING)
 
     def test_an_operator_that_launches_has_no_tensors_on_the_cpu(self) -> None:
         slow = {"launching": 50 * MS, "start": 250 * MS}

@@ -334,7 +334,8 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How the trace was recorded, and how much that distorts it.
 
     `stacks` is the source of line numbers: ``frames``, ``call-stack`` or "" (none). `overhead` is the
-    profiler's own time in the steps.
+    profiler's own time in the steps. `by_gapless`: `gapless profile` chose the steps. `unrecorded` is the
+    length of a step before the profiler started (ns); 0 if it was not measured.
     """
 
     stacks: Literal["frames", "call-stack", ""] = ""
@@ -345,6 +346,8 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     overheads: dict[str, int] = {}
     events_per_step: int = 0
     truncated: bool = False
+    by_gapless: bool = False
+    unrecorded: int = 0
 
 
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

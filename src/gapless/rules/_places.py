@@ -13,7 +13,7 @@ _MAX_LINES = 3
 """Lines of a library that one remedy names."""
 
 
-def _posix_path(frame: SourceLine) -> str:
+def posix_path(frame: SourceLine) -> str:
     return frame.file.replace("\\", "/")
 
 
@@ -29,7 +29,7 @@ def is_below(site: Site, library: str, function: str = "", file: str = "") -> bo
     return any(
         frame.library == library
         and (not function or _is_function(frame.function, function))
-        and file in _posix_path(frame)
+        and file in posix_path(frame)
         for frame in site.library_frames
     )
 
@@ -49,7 +49,7 @@ def parse_waiting_line(site: Site) -> Code | None:
 
 def short_path(frame: SourceLine) -> str:
     """Return ``torchmetrics/aggregation.py:93``: the frame's file without the folders above its package."""
-    path = _posix_path(frame)
+    path = posix_path(frame)
     # The profiler's paths begin at the folder of imports, without anything before the package.
     start = ("/" + path).rfind(f"/{frame.library}/")
     return f"{path[start:] if start >= 0 else path.rsplit('/', 1)[-1]}:{frame.line}"
@@ -105,4 +105,4 @@ def is_in_dataset(site: Site) -> bool:
     """Whether a DataLoader called the user's line to load an item or to collate items."""
     line = site.line
     above = site.stack[site.stack.index(line) :] if line in site.stack else ()
-    return any(frame.library == "torch" and "/utils/data/_utils/" in _posix_path(frame) for frame in above)
+    return any(frame.library == "torch" and "/utils/data/_utils/" in posix_path(frame) for frame in above)

@@ -35,10 +35,12 @@ COMPILE_ONCE = (
     "stop recompiling: `torch._dynamo.mark_dynamic`",
 )
 """Remedy and change, as all that follow."""
+LAUNCH_LESS = '`torch.compile(mode="reduce-overhead")`, or CUDA graphs'
+"""Change of the whole step, wherever in it launches cost time: all findings that it mends are one change."""
 ONE_LAUNCH = (
     'compiled code launches here: `torch.compile(model, mode="reduce-overhead")` turns all its kernels into '
     "one launch, if shapes stay the same",
-    '`torch.compile(mode="reduce-overhead")`',
+    LAUNCH_LESS,
 )
 _COMPILED_CODE = re.compile(
     r"torchinductor|_inductor/output_code.py: |CompiledFunction|CompiledFxGraph|Torch-Compiled|^triton_",
@@ -152,14 +154,18 @@ class CostSpot:
 
 def find_spots(profile: Profile, *causes: Cause) -> list[CostSpot]:
     """Return the idle time with one of `causes`, by place, the longest first."""
+    return spots_of(cost for cost in profile.costs if cost.cause in causes and cost.idle > 0)
+
+
+def spots_of(costs: Iterable[Cost]) -> list[CostSpot]:
+    """Return these costs by place, the longest first."""
     costs_by_place: dict[tuple[object, ...], list[Cost]] = {}
-    for cost in profile.costs:
-        if cost.cause in causes and cost.idle > 0:
-            costs_by_place.setdefault(_place_key(cost), []).append(cost)
+    for cost in costs:
+        costs_by_place.setdefault(_place_key(cost), []).append(cost)
     gathered = []
-    for costs in costs_by_place.values():
-        costs.sort(key=lambda cost: -cost.idle)
-        gathered.append(CostSpot(costs[0].site, tuple(costs)))
+    for own in costs_by_place.values():
+        own.sort(key=lambda cost: -cost.idle)
+        gathered.append(CostSpot(own[0].site, tuple(own)))
     return sorted(gathered, key=lambda spot: -spot.idle)
 
 

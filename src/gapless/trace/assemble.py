@@ -313,6 +313,8 @@ def _complete_facts(facts: Facts, head: Head, timeline: Timeline) -> Facts:
         with_stack=bool(head.with_stack) or frames or bool(timeline.stacks),
         with_memory=bool(head.profile_memory) or bool(len(timeline.memory)),
         with_shapes=bool(head.record_shapes),
+        by_gapless=head.gapless is not None,
+        unrecorded_step=max(head.gapless.unrecorded_step, 0) if head.gapless is not None else 0,
     )
 
 

@@ -132,6 +132,12 @@ class Distributed(msgspec.Struct, gc=False):
     backend: str = ""
 
 
+class GaplessRecord(msgspec.Struct, gc=False):
+    """What `gapless profile` adds to a file that it records: the length of a step before it (ns)."""
+
+    unrecorded_step: int = 0
+
+
 class Head(msgspec.Struct, gc=False):
     """Facts that a file states about the whole run, before and after its events."""
 
@@ -142,6 +148,7 @@ class Head(msgspec.Struct, gc=False):
     with_stack: int = 0
     profile_memory: int = 0
     record_shapes: int = 0
+    gapless: GaplessRecord | None = None
 
 
 # Values that are not of the type they should be -------------------------------------------------------

@@ -13,7 +13,7 @@ from gapless.trace.events import Head
 
 _KEYS = re.compile(
     r'"(deviceProperties|computeProperties|distributedInfo|baseTimeNanoseconds|traceName|with_stack|'
-    r'profile_memory|record_shapes)"\s*:\s*'
+    r'profile_memory|record_shapes|gapless)"\s*:\s*'
 )
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 

@@ -191,7 +191,8 @@ class Facts:
     `origin` is the first event's time in nanoseconds, as in the file (since 1970 in most, since the machine
     started in others). `rank` is -1 and `world_size` 0 where not recorded. `vendor` is ``nvidia``, ``amd``,
     or "" without device work. `waits_known` is False if there are calls of a runtime whose names say nothing
-    about waiting. `unread` are categories of spans that are not read, the most frequent first.
+    about waiting. `unread` are categories of spans that are not read, the most frequent first. `by_gapless`:
+    `gapless profile` recorded it, after steps of `unrecorded_step` nanoseconds (0: not measured).
     """
 
     path: str = ""
@@ -210,6 +211,8 @@ class Facts:
     waits_known: bool = True
     unread: tuple[str, ...] = ()
     losses: Losses = field(default_factory=Losses)
+    by_gapless: bool = False
+    unrecorded_step: int = 0
 
 
 @dataclass(frozen=True)

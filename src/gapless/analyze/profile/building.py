@@ -181,6 +181,8 @@ def find_recording(timeline: Timeline, steps: StepSpans) -> Recording:
         overheads=_overhead_by_name(timeline, steps, rows),
         events_per_step=_events_per_step(timeline, steps),
         truncated=facts.truncated,
+        by_gapless=facts.by_gapless,
+        unrecorded=facts.unrecorded_step,
     )
 
 

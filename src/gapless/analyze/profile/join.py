@@ -267,7 +267,12 @@ _UNLIKE = (
 
 
 def _with_note(timeline: Timeline, note: str) -> Timeline:
-    return replace(timeline, notes=(*timeline.notes, note))
+    """Add a note to a recording of `gapless profile`; earlier versions did not write whose it is."""
+    return replace(
+        timeline,
+        notes=(*timeline.notes, note),
+        facts=replace(timeline.facts, by_gapless=True),
+    )
 
 
 def _percent(share: float) -> str:

@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gapless.model import NOTHING, Change, Finding, WaitRule
 from gapless.model.verdict import Unit
 from gapless.rules import rule
 from gapless.rules._by_use import READ_ONCE
+from gapless.rules._profile import LAUNCH_LESS
 from gapless.rules.causes import COPY_WHERE_MADE
 
 MAX_CHANGES = 5
@@ -52,6 +55,8 @@ def changes(
         if edit.startswith(NOTHING):
             continue
         file = finding.line.file if finding.line is not None else finding.place
+        if edit == LAUNCH_LESS:  # of the whole step, wherever in it launches cost time
+            file = ""
         draft = drafts.setdefault((edit, file), _Draft(edit))
         draft.members.append(position)
         draft.saving += saving * (1 - _remaining_share(finding, edit))
@@ -79,6 +84,8 @@ def _change(
     """Return the change of `draft`, with the step `before` and `after` it."""
     mended = [findings[position] for position in draft.members]
     first = next((finding for finding in mended if finding.line is not None), mended[0])
+    if draft.action == LAUNCH_LESS and len(mended) > 1:  # no place of them is where to change something
+        first = msgspec.structs.replace(first, line=None, place="")
     file = first.line.file if first.line is not None else None
     lines = {at.line for finding in mended for at in finding.lines if at.file == file}
     return Change(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gapless.analyze.phrases.copy_share import copies_dominate
 from gapless.analyze.verdicts import copies_verdict as copies
-from gapless.analyze.verdicts.changes import MAX_CHANGES, changes
-from gapless.model import Cause, Change, Finding, Profile, Report, Verdict
+from gapless.analyze.verdicts.changes import MAX_CHANGES, action_of, changes
+from gapless.model import NOTHING, Cause, Change, Finding, Profile, Report, Verdict
 from gapless.model.profile import Asked, Prices
 from gapless.model.verdict import Level
 from gapless.model.wording import ASSUMED, count, duration, percent
@@ -16,6 +17,8 @@ MIN_NAMED_CAUSE_SHARE = 0.05
 """Share of the steps from which a cause is named in the sentence."""
 MAX_FINE_IDLE_SHARE = 0.02
 """Idle share of the steps below which there is nothing to gain."""
+_MAX_MAIN_WORK = 3
+"""Operators named of a busy GPU."""
 
 _RECORDING = "GAP7"
 """Prefix of rules about how the profile was taken: training without it does not pay for them."""
@@ -41,12 +44,13 @@ def verdict(report: Report, profile: Profile) -> Verdict:
         return Verdict(sentence="The trace covers no time", level="unknown")
     if not profile.coverage.complete:
         return _incomplete(profile)
-    sentence, level = _sentence(report, profile)
+    do_first = _changes(report, profile)
+    sentence, level = _sentence(report, profile, do_first)
     return Verdict(
         sentence=sentence,
         level=level,
-        why=tuple(_why(report, profile)),
-        do_first=_changes(report, profile) if level == "act" else (),
+        why=tuple(_why(report, profile, level)),
+        do_first=do_first if level == "act" else (),
         confidence=_confidence(profile),
         not_seen=tuple(_missing(profile)),
         per="per step" if profile.steps.count > 1 else "",
@@ -92,7 +96,7 @@ def _period(profile: Profile) -> str:
     return f"each {duration(steps.mean)} step"
 
 
-def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
+def _sentence(report: Report, profile: Profile, do_first: Sequence[Change]) -> tuple[str, Level]:
     """Return the sentence and level: how much the GPU idles, and why."""
     total, idle = profile.steps.total, profile.idle
     period = _period(profile)
@@ -110,6 +114,8 @@ def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
             f"{who} is busy {percent(1 - idle / total)} of {period}: nothing to gain from less waiting",
             "fine",
         )
+    if idle < MIN_NAMED_CAUSE_SHARE * total and not _saves_much(do_first):
+        return f"{who} is busy {percent(1 - idle / total)} of {period}: waits are not worth fixing", "fine"
     sentence = f"{who} idles {percent(idle / total)} of {period}"
     if not causes or causes[0][1] < MIN_NAMED_CAUSE_SHARE * total:
         return f"{sentence}, with no single dominant cause", "act"
@@ -118,7 +124,26 @@ def _sentence(report: Report, profile: Profile) -> tuple[str, Level]:
     return f"{sentence}{part or ','} {_CLAUSES[cause]}", "act"
 
 
-def _why(report: Report, profile: Profile) -> Iterator[str]:
+def _saves_much(do_first: Sequence[Change]) -> bool:
+    """Whether these changes together save more than what is fine to lose."""
+    return bool(do_first) and do_first[-1].after < (1 - MAX_FINE_IDLE_SHARE) * do_first[0].before
+
+
+def _main_work(profile: Profile) -> str:
+    """Return where a busy GPU's time goes: the operators whose kernels take most of the steps."""
+    times: Counter[str] = Counter()
+    for kernel in profile.kernels:
+        times[kernel.operator or kernel.name] += kernel.total
+    total = profile.steps.total
+    parts = [
+        f"{percent(time / total)} {name.partition('(')[0]}"
+        for name, time in times.most_common(_MAX_MAIN_WORK)
+        if time >= MIN_NAMED_CAUSE_SHARE * total
+    ]
+    return f"Its time goes to {', '.join(parts)}" if parts else ""
+
+
+def _why(report: Report, profile: Profile, level: Level) -> Iterator[str]:
     """Yield the answer to a what-if, and the evidence of the costliest finding."""
     prices = profile.prices
     if prices is not None and prices.asked is not None:
@@ -126,9 +151,13 @@ def _why(report: Report, profile: Profile) -> Iterator[str]:
     if copies_dominate(profile):
         yield from copies.why(profile)
         return
-    worst = next(
-        (finding for finding in report.findings if finding.loss is not None and finding.loss.idle), None
-    )
+    if level == "fine":
+        if work := _main_work(profile):
+            yield work
+        return
+    idle = [finding for finding in report.findings if finding.loss is not None and finding.loss.idle]
+    fixable = (finding for finding in idle if not action_of(finding).startswith(NOTHING))
+    worst = next(fixable, idle[0] if idle else None)
     if worst is not None:
         place = worst.line.short if worst.line is not None else worst.place or "unknown lines"
         culprit = f"{worst.name} at {place}"
