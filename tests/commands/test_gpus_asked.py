@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from gapless.analyze.tables.offers_tables import offers_table
 from gapless.analyze.verdicts.offers_verdict import offers_sentence
+from gapless.commands._checking import CheckOptions
 from gapless.commands._gpus import choose_gpus
+from gapless.commands._installed_gpu import InstalledGpu, gpu_of_this_machine
 from gapless.errors import UsageError
 from gapless.model import Environment, Report, Verdict
 from gapless.model.estimate import Range
@@ -28,6 +30,27 @@ def test_the_first_that_can_be_emulated_is() -> None:
     assert emulated == "H100"
     assert wanted is not None
     assert (wanted.gpus, wanted.prices) == (("mi300x", "H100", "l4"), {"mi300x": 2.5})
+
+
+@pytest.mark.parametrize(
+    ("installed", "emulated", "said"),
+    [
+        (None, None, ""),
+        (InstalledGpu("NVIDIA H200", (9, 0), 141 << 30), "NVIDIA H200", ""),
+        (
+            InstalledGpu("NVIDIA H300 prototype", (9, 0), 140 << 30),
+            "NVIDIA H200",
+            "NVIDIA H300 prototype is in no",
+        ),
+    ],
+)
+def test_the_gpu_of_this_machine_is_emulated_unless_another_is_named(installed, emulated, said, monkeypatch):
+    name, text = gpu_of_this_machine(lambda: installed)
+    assert name == emulated
+    assert said in text
+    monkeypatch.setattr(gpu_of_this_machine, "__defaults__", (lambda: installed,))
+    assert CheckOptions().decide(0.0).capture.emulator.gpu == emulated
+    assert CheckOptions(gpus="l4").decide(0.0).capture.emulator.gpu == "l4"
 
 
 def test_one_gpu_is_no_table_and_one_with_a_price_is() -> None:

@@ -19,7 +19,7 @@ from gapless.analyze.session_report import draft, with_loaders
 from gapless.capture.finishing import Abandoned, Finishing
 from gapless.capture.options import CaptureOptions
 from gapless.capture.stopping import Watcher, variables
-from gapless.commands import _gate, _gpus, _host, _output, _ranks
+from gapless.commands import _gate, _gpus, _host, _installed_gpu, _output, _ranks
 from gapless.commands._again import Rerun
 from gapless.commands._compiled import add_compile_results
 from gapless.commands._fit import Fit
@@ -80,6 +80,10 @@ class CheckOptions(msgspec.Struct, frozen=True):
             UsageError: there is no GPU of a name.
         """
         gpu, wanted = _gpus.choose_gpus(self.gpus, self.fit.price)
+        if gpu is None:
+            gpu, unlisted = _installed_gpu.gpu_of_this_machine()
+            if unlisted and not _ranks.rank():
+                _output.say(unlisted)
         several = _ranks.several()
         capture = self.capture.emulating(
             gpu=gpu,

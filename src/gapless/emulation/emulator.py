@@ -185,7 +185,7 @@ class Emulator:
         if _current is not None:
             raise UsageError("an emulated device is already active: emulations cannot be nested")
         if torch.cuda.is_available():
-            self.core.note("this machine has a GPU; the emulated device is used instead")
+            self.core.note(f"this machine has a GPU; the script runs on an emulated {self.gpu.name} instead")
         if untried := torch_internals.untested_note():
             self.core.note(untried)
         _current = self

@@ -280,6 +280,22 @@ def find(name: str) -> Gpu:
     return card
 
 
+def nearest(capability: tuple[int, int], memory: int) -> Gpu:
+    """Return the GPU most like one of that compute capability and memory in bytes.
+
+    >>> nearest((9, 0), 96 << 30).name
+    'NVIDIA H100 80GB HBM3'
+    """
+    return min(
+        GPUS,
+        key=lambda gpu: (
+            abs(gpu.capability[0] - capability[0]),
+            abs(gpu.capability[1] - capability[1]),
+            abs(gpu.total_memory - memory),
+        ),
+    )
+
+
 def find_card(name: str) -> Card:
     """Return a GPU by name, also those known for their memory only: ``mi300x``, ``rtx4070`` and others.
 
