@@ -21,6 +21,7 @@ from gapless.capture.profiling import PASSES, ProfiledDevice, Profiling, Recipe,
 from gapless.capture.stopping import EnoughSteps, Stopper, Watcher
 from gapless.errors import UsageError
 from gapless.model import Ending, StepMark
+from gapless.trace.read import read
 
 CPU = (ProfilerActivity.CPU,)
 
@@ -49,6 +50,9 @@ class FakeProfiler:
         self.ended = True
         if self.schedule(self.number) in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE):
             self.ready(self)
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        self.metadata = {key: json.loads(value)}
 
     def export_chrome_trace(self, path: str) -> None:
         Path(path).write_text(f"{self.recorded} steps")
@@ -463,6 +467,38 @@ def test_ours_records_while_the_scripts_stands_still(tmp_path):
         assert names.count("aten::cumsum") == 2
         assert {"ProfilerStep#1", "ProfilerStep#2"} <= set(names)
         assert any(event.get("cat") == "python_function" for event in events) is frames
+
+
+class FakeEvent:
+    """Ends a step 2 ms after the one before it, the first two 50 ms after."""
+
+    times: ClassVar[list[float]] = []
+
+    def record(self) -> None:
+        self.time = (self.times[-1] if self.times else 0) + (50 if len(self.times) < 2 else 2)
+        self.times.append(self.time)
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        return later.time - self.time
+
+
+@pytest.mark.parametrize(("wait", "expected"), [(5, 2_000_000), (2, 0)])
+def test_the_length_of_a_step_before_the_profiler_is_in_its_files(tmp_path, wait, expected):
+    FakeEvent.times.clear()
+    machine = ProfiledDevice("CPU", CPU, make_event=FakeEvent)
+    recorder = Profiling(Recipe(tmp_path, schedule=Schedule(wait, 1, 1)), machine, StepEnds()).start()
+    stepper = optimizer()
+    for _ in range(wait + 4):
+        stepper.step()
+    recorder.stop()
+    assert len(recorder.saved) == 2
+    for path in recorder.saved:
+        facts = read(str(path)).facts
+        assert (facts.by_gapless, facts.unrecorded_step) == (True, expected)
+    assert len(FakeEvent.times) == wait  # recorded steps are not marked
 
 
 # What is said -----------------------------------------------------------------------------------------------

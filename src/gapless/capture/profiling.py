@@ -3,6 +3,7 @@ lines."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -22,6 +23,7 @@ from gapless._version import __version__
 from gapless.capture.memory_history import memory_snapshot
 from gapless.capture.profiling_others import DisabledProfilers
 from gapless.capture.profiling_steps import StepMarkHooks
+from gapless.capture.step_clock import StepClock
 from gapless.errors import UnreadableInput, UsageError
 from gapless.files.input import read_beginning
 from gapless.files.output import write_whole, writing_file
@@ -60,12 +62,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class ProfiledDevice:
-    """The device to profile and the profiler's activities."""
+    """The device to profile and the profiler's activities; `make_event` makes an event that takes times."""
 
     device: str
     activities: tuple[torch.profiler.ProfilerActivity, ...]
     profiler: Callable[..., Any] = torch.profiler.profile
     history: Callable[..., Any] = memory_snapshot
+    make_event: Callable[[], Any] | None = None
 
 
 def machine(instead: str = "gapless check SCRIPT") -> ProfiledDevice:
@@ -86,7 +89,11 @@ def machine(instead: str = "gapless check SCRIPT") -> ProfiledDevice:
             "this build of PyTorch cannot record GPU activity: it lacks CUPTI (or roctracer);\ninstall one "
             f"of PyTorch's official builds, or run {instead}"
         )
-    return ProfiledDevice(torch.cuda.get_device_name(), (torch.profiler.ProfilerActivity.CPU, device))
+    return ProfiledDevice(
+        torch.cuda.get_device_name(),
+        (torch.profiler.ProfilerActivity.CPU, device),
+        make_event=partial(torch.cuda.Event, enable_timing=True),
+    )
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,8 @@ class Profiling:
         self._marks = StepMarkHooks(self._handle_mark)
         self._others = DisabledProfilers(lambda: self._marks.mark("profiler", "profiler.step"))
         self._phases = _phases(recipe)
+        self._clock = StepClock(machine.make_event)
+        self._unrecorded = 0
         self._profiler: Any = None
         self._history: Any = None
         self._pid = os.getpid()
@@ -313,7 +322,12 @@ class Profiling:
             return
         if self._profiler is not None:
             self._profiler.step()
+        elif self._phases[0].which is None:
+            self._clock.mark()
         self._phases[0].left -= 1
+        if self._profiler is not None and self._phases[0].left == self.recipe.schedule.active:
+            # The profiler has begun to record: before, it drops what it is told.
+            self._profiler.add_metadata_json("gapless", json.dumps({"unrecorded_step": self._unrecorded}))
         if self._phases[0].left <= 0:
             self._end()
             self._end_history()
@@ -333,6 +347,7 @@ class Profiling:
             return
         if which is None:
             return
+        self._unrecorded = self._clock.read() or self._unrecorded
         self._profiler = self.machine.profiler(
             activities=list(self.machine.activities),
             schedule=torch.profiler.schedule(

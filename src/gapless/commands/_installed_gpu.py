@@ -12,6 +12,7 @@ from gapless.model.gpus import find, nearest
 
 _LIBRARY = "libnvidia-ml.so.1"
 _MAX_NAME_BYTES = 96
+"""Bytes of a name that the driver writes at most."""
 
 
 class InstalledGpu(NamedTuple):

@@ -350,6 +350,10 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     unrecorded: int = 0
 
 
+MIN_SLOWDOWN = 0.01
+"""Recorded steps that take no more than this share longer than others are as long."""
+
+
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The summary of one trace. Times are nanoseconds, totals over all steps.
 
@@ -395,6 +399,19 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     prices: Prices | None = None
     lanes: Lanes | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def unrecorded_step(self) -> float:
+        """The length of a step without the profiler, as far as known; nanoseconds."""
+        recorded, without = self.steps.mean, self.recording.unrecorded
+        slowed = self.steps.count > 1 and 0 < without < (1 - MIN_SLOWDOWN) * recorded
+        return without if slowed else recorded
+
+    @property
+    def unrecorded_idle(self) -> float:
+        """The idle time in all steps that is left without the profiler: the GPU's work takes as long."""
+        added = (self.steps.mean - self.unrecorded_step) * self.steps.count
+        return max(self.idle - added, 0.0)
 
     def idle_by_cause(self) -> list[tuple[Cause, int]]:
         """Return idle nanoseconds by cause, largest first."""

@@ -153,11 +153,11 @@ class HostBusy(ProfileRule):
         if not profile_rules.is_significant(profile, places):
             return
         by_work = list(_split_by_work(profile, places))
-        others = [spot for spot, remedy in by_work if not remedy]
+        elsewhere = [spot for spot, remedy in by_work if not remedy]
         hits = [(spot, remedy) for spot, remedy in by_work if remedy]
         hits += [
             (spot, _remedy(profile, spot))
-            for spot in profile_rules.spots_to_report(profile, others)
+            for spot in profile_rules.spots_to_report(profile, elsewhere)
             if spot.costs
         ]
         for spot, remedy in _merge_by_remedy(hits):

@@ -20,6 +20,7 @@ from gapless.analyze.profile.memory_curve import memory_use
 from gapless.analyze.profile.split import mean_occupancy, sm_efficiency, split_time, utilization
 from gapless.analyze.profile.trace_steps import StepSpans, busy_spans, covered_time, find_steps, main_device
 from gapless.analyze.profile.training_phases import find_phases
+from gapless.analyze.profile.unrecorded import without_recording
 from gapless.analyze.profile.waits import find_waits
 from gapless.errors import UnreadableInput
 from gapless.model import Site
@@ -53,7 +54,7 @@ def build_profile(
     idle, stretches = attribute_idleness(timeline, device, steps, waits)
     costs_, rows = find_costs(timeline, device, steps, stretches, waits, places)
     low, high = timeline.span
-    return Profile(
+    profile = Profile(
         path=facts.path,
         origin=facts.origin,
         span=high - low,
@@ -88,6 +89,7 @@ def build_profile(
         lanes=_lanes(timeline, device, steps, stretches, costs_, rows, max_boxes) if max_boxes else None,
         notes=timeline.notes + steps.notes,
     )
+    return without_recording(profile)
 
 
 def _lanes(timeline: Timeline, *arguments: Any) -> Lanes:

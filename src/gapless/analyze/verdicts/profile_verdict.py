@@ -238,10 +238,10 @@ def _changes(report: Report, profile: Profile) -> tuple[Change, ...]:
             continue
         idle = finding.loss.idle if finding.loss is not None and position not in priced else 0
         if idle and (finding.price is None or not trusted):
-            savings.append((position, idle / per))
+            savings.append((position, idle * profile.unrecorded_idle / max(profile.idle, 1) / per))
     pins = copies.pinning_changes(profile, report.findings) if copies_dominate(profile) else ()
     mended = {position for pin in pins for position in pin.findings}
-    left = pins[-1].after if pins else profile.steps.mean
+    left = pins[-1].after if pins else profile.unrecorded_step
     savings = [(position, saving) for position, saving in savings if position not in mended]
     if copies_dominate(profile):
         beside = [n for n, finding in enumerate(report.findings) if finding.code == "GAP302"]
