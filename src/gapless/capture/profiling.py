@@ -22,8 +22,7 @@ import torch.profiler
 from gapless._version import __version__
 from gapless.capture.memory_history import memory_snapshot
 from gapless.capture.profiling_others import DisabledProfilers
-from gapless.capture.profiling_steps import StepMarkHooks
-from gapless.capture.step_clock import StepClock
+from gapless.capture.profiling_steps import StepClock, StepMarkHooks
 from gapless.errors import UnreadableInput, UsageError
 from gapless.files.input import read_beginning
 from gapless.files.output import write_whole, writing_file
