@@ -91,6 +91,7 @@ class QueueProbe:
         self.asleep = min(
             seconds(lambda: (torch.cuda._sleep(CYCLES), torch.cuda.synchronize())) for _ in "12"
         )
+        self(lambda: torch.ones(1, device="cuda"))  # the first call of a process takes long by itself
 
     def __call__(self, call: Callable[[], object]) -> int:
         if self.asleep < AWAKE:
