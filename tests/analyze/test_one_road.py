@@ -68,7 +68,7 @@ def test_a_session(tmp_path: Path, session: Session) -> None:
     gapless.save(session, path)
     direct = gapless.report(session)
     (shown,) = reports(str(path))
-    (drawn,) = reports(str(path), drawn=True)  # what a page is made of
+    (drawn,) = reports(str(path), "html")  # what a page is made of
     for other in (report(gapless.load(path)), shown, drawn):
         assert same(direct, other)
     parsed = json.loads(renderer("json")(shown, Style()))

@@ -24,6 +24,7 @@ NOT_RUN = {
     "gapless.memory_snapshot(": "needs a GPU",
     "WandB(run)": "needs the trackers' packages",
     "GaplessCallback(": "needs a trainer, and a GPU",
+    "Prover(": "runs a training script, in processes of its own",
     "trackers.log(report": "needs a tracker",
     "gapless.loading.diagnose(": "measures for as long as it is told",
 }

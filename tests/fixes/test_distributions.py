@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from fixes.rewriting import rewrite
 
 IMPORTS = {
@@ -13,6 +14,12 @@ IMPORTS = {
     "from torch import distributions\n": "distributions.Normal",
     "": "torch.distributions.Normal",
 }
+
+
+@pytest.fixture(autouse=True)
+def usual_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts that ran before in this process may have turned the checks off."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
 
 
 @pytest.mark.parametrize("imported", IMPORTS)

@@ -68,7 +68,7 @@ def cli() -> None:
       gapless check -o run.gapless.json train.py
       gapless show run.gapless.json --all   the same report again, in full
       gapless trace trace.json.gz           explain a profile, or one per rank
-      gapless fix train.py                  the changes that remove syncs, as a diff
+      gapless fix train.py                  changes that remove syncs, as a diff
       gapless compare before.json after.json
       gapless compare losses.py:old losses.py:new --inputs losses.py:batches
       gapless memory snapshot.pickle        replay the allocator, try settings

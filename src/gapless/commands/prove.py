@@ -82,7 +82,7 @@ def command(words: tuple[str, ...], options: ProveOptions) -> int:
       gapless prove train.py train_fixed.py --epochs 1
       gapless prove --script train.py old/ new/ --epochs 1
       gapless prove --patch fix.diff train.py         a patch
-      gapless prove --git HEAD train.py               what you changed since the last commit
+      gapless prove --git HEAD train.py               since the last commit
       gapless prove --rounding 1e-5 a.py b.py         sums in another order
 
     Exit status: 0 proved; 1 refused, or not provable; 2 usage error.

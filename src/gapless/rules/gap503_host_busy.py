@@ -306,7 +306,7 @@ def _remedy(profile: Profile, spot: CostSpot) -> tuple[str, ...]:
         return (
             "the code that runs there is not in this profile: record a few steps with `with_stack=True`, "
             "and move it out of the step, or run it only every N steps",
-            "find out with `with_stack=True` what the CPU does between operators",
+            "record with `with_stack=True` what the CPU does there",
         )
     if spot.site is None:
         return HostBusy.advice, f"take CPU work out of the step, {profile_rules.describe_main_places(spot)}"

@@ -229,7 +229,7 @@ class EmulationCore:
                 needs_gradient=tensor.requires_grad,
             )
             for tensor in trees.tensors(about)
-            if (self.placement.state_of(tensor) >= 0) != (mechanism == "h2d")
+            if not tensor.is_nested and (self.placement.state_of(tensor) >= 0) != (mechanism == "h2d")
         )
         self.recorder.note_tensors(site, tuple(itertools.islice(tensors, _MAX_TENSORS)))
 
