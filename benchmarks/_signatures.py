@@ -281,8 +281,22 @@ def never_waits(op: str) -> bool:
     return bool(names) and not (rows or made_of_others or COPIES.fullmatch(op))
 
 
+_DIVISIONS = ("aten::remainder", "aten::fmod", "aten::floor_divide", "aten::div")
+
+
 def _by_name(function: Any, positions: int, names: list[str]) -> Callable[..., Any]:
-    return lambda *values: function(*values[:positions], **dict(zip(names, values[positions:], strict=True)))
+    name = function._schema.name
+
+    def call(*values: Any) -> Any:
+        if name in _DIVISIONS:  # whole numbers divided by the zeros of made tensors end the process
+            values = (values[0], _without_zeros(values[1]), *values[2:])
+        return function(*values[:positions], **dict(zip(names, values[positions:], strict=True)))
+
+    return call
+
+
+def _without_zeros(divisor: Any) -> Any:
+    return torch.ones_like(divisor) if isinstance(divisor, Tensor) else divisor or 1
 
 
 def _converter(names: list[str]) -> Callable[..., Any]:
