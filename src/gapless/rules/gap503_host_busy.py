@@ -83,7 +83,7 @@ _BATCH_MADE_HERE = (
 _BATCH_TAKEN = (
     "the DataLoader takes a batch from its workers here: a batch of few, large tensors takes less time than "
     "one of many small ones",
-    f"{NOTHING}: the DataLoader takes a batch from its workers",
+    f"{NOTHING}: the DataLoader takes a batch from workers",
 )
 _HOOK = (
     "a hook of a module runs here at each call of it: remove it (`handle.remove()`), or register it only for "

@@ -7,7 +7,7 @@ p = torch.rand(4, 5, device="cuda")
 
 torch.normal(mean, spread)  # GAP108 x2
 torch.normal(0.0, spread.detach())  # GAP108 x2
-torch.linalg.matrix_exp(torch.eye(3, device="cuda"))  # GAP108
+torch.linalg.matrix_exp(torch.eye(3, device="cuda"))  # GAP108 x3
 running = spread.cumprod(0).sum()  # GAP108
 running.backward()
 torch.normal(mean, 1.0)  # no wait
