@@ -96,9 +96,7 @@ def run_in_copy(
             stream.flush()
     (reader, writer), (stop_reader, stop_writer) = os.pipe(), os.pipe()
     with positions_kept():
-        with warnings.catch_warnings():  # about threads: the child starts none of them
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+        pid = _fork()
         if not pid:
             os.close(reader)
             os.close(stop_writer)
@@ -130,6 +128,13 @@ def run_in_copy(
         )
         raise Stopped(request, result) from None
     return _convert_result(last_message, kind, seconds)
+
+
+def _fork() -> int:
+    """Copy this process without the warning about its threads: the child starts none of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _await_last_word(messages: _Messages, ask: int) -> dict[str, Any] | None:
