@@ -3,9 +3,10 @@
     python benchmarks/gpu/lines.py                 # on a machine with a GPU: writes lines.md
     python benchmarks/gpu/lines.py --self-check    # anywhere: the emulated device in the GPU's place
 
-The examples and the field scripts of the tests run to their end, three times: while torch's synchronization
-debug mode warns, under the profiler with the driver's synchronization events, and under `gapless check
---steps all` in a process that cannot see the GPU. What each way sees, and does not, _seen.py says.
+The examples, the field scripts and the rules' cases of the tests run to their end, three times: while torch's
+synchronization debug mode warns, under the profiler with the driver's synchronization events, and under
+`gapless check --steps all` in a process that cannot see the GPU. What each way sees, and does not, _seen.py
+says.
 """
 
 from __future__ import annotations
@@ -35,12 +36,19 @@ EXAMPLES = {
     "examples/segmentation/step3_ignore_index.py": [],
 }
 FIELD = ROOT / "tests" / "field" / "scripts"
+IDIOMS = sorted((ROOT / "tests" / "rules" / "cases").glob("gap1*.py"))[:: _experiment.choose(1, 3)]
+"""The cases of the rules, whose lines wait or do not."""
 TWO_GPUS = ("multi_gpu_model_parallel",)
 OWN_PROFILER = ("profiler_loop",)
 """There is only one profiler at a time."""
 ONE_RANK = ("ddp", "fsdp2")
-SMALL = ("examples/segmentation/original.py", "tests/field/scripts/gan.py", "tests/field/scripts/ddp.py",
-         "tests/field/scripts/transformer_gpt.py")  # fmt: skip
+SMALL = (
+    "tests/rules/cases/gap112_mask_read.py",
+    "examples/segmentation/original.py",
+    "tests/field/scripts/gan.py",
+    "tests/field/scripts/ddp.py",
+    "tests/field/scripts/transformer_gpt.py",
+)
 """Run by the self-check."""
 MAX_PROFILE_BYTES = 400 << 20
 """Larger profiles are not read."""
@@ -49,7 +57,7 @@ MAX_PROFILE_BYTES = 400 << 20
 def scripts() -> dict[str, list[str]]:
     """Return each script with its arguments."""
     field = sorted(path for path in FIELD.glob("*.py") if path.stem not in TWO_GPUS)
-    return EXAMPLES | {path.relative_to(ROOT).as_posix(): [] for path in field}
+    return EXAMPLES | {path.relative_to(ROOT).as_posix(): [] for path in (*field, *IDIOMS)}
 
 
 def environment(script: str) -> dict[str, str]:
