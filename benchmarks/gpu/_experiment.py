@@ -252,7 +252,8 @@ class Script:
         if not SELF_CHECK and not REAL:
             return no_gpu()
         only = tuple(options.only) or ("",)
-        return run_scripts([self], 1e9, lambda _, name: name.startswith(only), again=options.again)
+        again = options.again or SELF_CHECK  # the script may have been edited since
+        return run_scripts([self], 1e9, lambda _, name: name.startswith(only), again=again)
 
     def run_part(self, name: str, seconds: float) -> str:
         """Run a part for at most `seconds` and keep its result; return "" or how it failed."""

@@ -36,6 +36,7 @@ SCRIPTS = {
     "loss": "the experiment with the masked loss at the article's size",
     "dry": "dry runs at real size",
     "fixes": "the gain of each fix",
+    "written": "what `gapless fix` writes, before and after",
     "profiles": "profiles of the examples, before and after each step",
     "graphs": "a whole step in one CUDA graph",
     "compiled": "breaks, recompilations, CUDA graphs and captures",
