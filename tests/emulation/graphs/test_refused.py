@@ -294,8 +294,24 @@ def test_a_copy_that_torch_refuses_does_not_fail_the_capture() -> None:
 
 @pytest.mark.skipif(VERSION < (2, 10), reason="earlier versions refuse every seed")
 def test_the_seed_that_a_generator_has_may_be_set_in_a_capture() -> None:
-    with gapless.emulate():
-        case = Case()
-        torch.cuda.manual_seed(5)
-        case.capture(lambda c: (torch.cuda.manual_seed(5), torch.rand(4, device="cuda")))
-        case.graph.replay()
+    """It changes nothing: neither the seed nor how many numbers were drawn from it."""
+    with gapless.emulate() as emulation:
+        case, drawn = Case(), []
+        for sets in (False, True):
+            torch.cuda.manual_seed(5)
+            torch.rand(4, device="cuda")
+
+            def draw(case: Case, sets: bool = sets) -> None:
+                if sets:
+                    torch.cuda.manual_seed(5)
+                drawn.append(torch.rand(4, device="cuda"))
+
+            case.graph = torch.cuda.CUDAGraph()
+            case.capture(draw)
+            assert torch.cuda.initial_seed() == 5
+            case.graph.replay()
+            first = drawn[-1].clone()
+            case.graph.replay()
+            assert not torch.equal(drawn[-1], first)
+        assert torch.equal(drawn[0], drawn[1])
+    assert [graph for graph in emulation.session.graphs if graph.kind == "refused"] == []
