@@ -39,6 +39,9 @@ __all__ = ["DeviceGenerator", "install", "kernel_generator", "legacy_type"]
 CUDNN_VERSIONS = (92000, 91002)
 """cuDNN of torch 2.13, and the last version for GPUs older than Turing."""
 
+_CUDNN_RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+"""cuDNN's numbers, which a build without it does not have."""
+
 _GRAPHS = "Use torch.cuda.CUDAGraph, which is emulated."
 _KERNELS = "No kernel runs on an emulated device: use the eager expression when the device is emulated."
 _FILES = "Use torch.save and torch.load when the device is emulated."
@@ -160,13 +163,9 @@ def _patch_build_info(device: Device, patches: Patches) -> None:
     for name, function in answers.items():
         patches.set(cudnn, name, function)
     patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
-    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", CUDNN_RNN_MODES.__getitem__)
+    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.__getitem__)
     patches.set(C, "_is_flash_attention_available", lambda: device.gpu.capability >= (8, 0))
     settings.install_plan_caches(patches)
-
-
-CUDNN_RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
-"""cuDNN's numbers, which a build without it does not have."""
 
 
 def _takes_cudnn(tensor: torch.Tensor) -> bool:

@@ -239,11 +239,9 @@ def _flatten_weights(
 ) -> Tensor:
     """Move the weights into one buffer, as cuDNN wants them, and return it."""
     buffer = torch.cat([weight.reshape(-1) for weight in weight_arr])
-    offset = 0
-    for weight in weight_arr:
-        shape = weight.shape
-        weight.set_(buffer.untyped_storage(), offset, shape, torch.empty(shape, device="meta").stride())
-        offset += shape.numel()
+    parts = buffer.split([weight.numel() for weight in weight_arr])
+    for weight, part in zip(weight_arr, parts, strict=True):
+        weight.set_(part.view(weight.shape))
     return buffer
 
 
