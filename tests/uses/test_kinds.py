@@ -313,10 +313,34 @@ def test_a_text_or_an_exit_is_used_as_what_it_is(text: str, kinds: set[str]) -> 
         ("torch.add(a, b, out=mean)\nh.append(mean.item())", True),
         ("h.append(self.mean.item())", True),
         ("h.append((mean * 2).item())\nmean.mul_(2)", False),
+        ("F.relu(mean, inplace=True)\nh.append(mean.item())", True),
+        ("from torch import nn\nnn.init.zeros_(mean)\nh.append(mean.item())", True),
+        ("flat = mean.view(-1)\nflat += 1\nh.append(mean.item())", True),
+        ("size = mean.shape\nsize += 1\nh.append(mean.item())", False),
+        ("def grow(a, b):\n    b.add_(a)\ngrow(1, mean)\nh.append(mean.item())", True),
+        ("def grow(a, b):\n    b.add_(a)\ngrow(mean, 1)\nh.append(mean.item())", False),
     ],
 )
 def test_a_tensor_that_changes_in_place_is_said_to(text: str, changes: bool) -> None:
     assert {use.changes for use in uses_of(text)} == {changes}
+
+
+@pytest.mark.parametrize(
+    ("loop", "changed", "stays"),
+    [
+        ("for t in x:\n    {}\n    s += t.item()", "t.mul_(2)", "t.mul(2)"),
+        ("for t in x:\n    s += t.item()\n    {}", "x.zero_()", "y.zero_()"),
+        ("for i, t in enumerate(x):\n    s += t.item()\n    {}", "grow(x)", "look(x)"),
+        ("for i in range(6):\n    {}\n    s += x[i].item()", "F.relu(x, inplace=True)", "F.relu(x)"),
+        ("v = x\nfor i in range(6):\n    {}\n    s += x[i].item()", "v[i + 1] += v[i]", "w[i + 1] += v[i]"),
+    ],
+)  # fmt: skip
+def test_elements_are_read_at_once_only_of_what_the_loop_leaves_alone(
+    loop: str, changed: str, stays: str
+) -> None:
+    before = "def grow(x):\n    x.add_(1)\ndef look(x):\n    return x + 1\nx = torch.arange(6)\ns = 0\n"
+    assert "element" not in kinds_of(before + loop.format(changed))
+    assert "element" in kinds_of(before + loop.format(stays))
 
 
 COPIES = {

@@ -13,6 +13,7 @@ from gapless.uses.source_files import (
     SourceFile,
     called_name,
     names_in,
+    pair_targets,
     root_name,
 )
 from gapless.uses.unseen import changes_in_place
@@ -226,20 +227,18 @@ def _turns(file: SourceFile, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr
 def _walked_by(
     file: SourceFile, name: str, target: ast.expr, iterated: ast.expr, tensors: frozenset[str]
 ) -> Iterator[str]:
-    """Yield the text of the tensors of which a loop's `name` is an element."""
-    if (
-        isinstance(iterated, ast.Call)
-        and isinstance(iterated.func, ast.Name)
-        and isinstance(target, (ast.Tuple, ast.List))
-    ):
-        if iterated.func.id == "zip" and len(iterated.args) == len(target.elts):
-            for part, argument in zip(target.elts, iterated.args, strict=True):
-                yield from _walked_by(file, name, part, argument, tensors)
-        elif iterated.func.id == "enumerate" and len(target.elts) == 2 and iterated.args:
-            yield from _walked_by(file, name, target.elts[1], iterated.args[0], tensors)
-        return
-    if isinstance(target, ast.Name) and target.id == name and _is_on_gpu(file, iterated, tensors):
-        yield file.text(iterated)
+    """Yield the text of the tensors of which a loop's `name` is an element, unless the loop changes them."""
+    for part, walked in pair_targets(target, iterated):
+        if isinstance(part, ast.Name) and part.id == name and _is_on_gpu(file, walked, tensors):
+            elements = changes_in_place(file, _loop_of(file, iterated), name)
+            if not elements and not changes_in_place(file, _loop_of(file, iterated), root_name(walked)):
+                yield file.text(walked)
+
+
+def _loop_of(file: SourceFile, iterated: ast.expr) -> ast.AST:
+    """Return the loop or the comprehension that walks over `iterated`."""
+    loop = file.parents[iterated]
+    return file.parents[loop] if isinstance(loop, ast.comprehension) else loop
 
 
 def _is_on_gpu(file: SourceFile, node: ast.expr, tensors: frozenset[str]) -> bool:
@@ -255,7 +254,7 @@ def _indexed_by_turn(file: SourceFile, node: ast.Subscript, tensors: frozenset[s
     root = root_name(node.value)
     for place in places:
         loop = next((loop for name, loop in _counting_loops(file, node) if ast.unparse(place) == name), None)
-        if loop is None or root in _written(loop) or changes_in_place(loop, root):
+        if loop is None or root in _written(loop) or changes_in_place(file, loop, root):
             return ""
     return file.text(node.value)
 
@@ -266,8 +265,7 @@ def _counting_loops(file: SourceFile, node: ast.AST) -> Iterator[tuple[str, ast.
         counted = called_name(iterated) if isinstance(iterated, ast.Call) else ""
         counter = target.elts[0] if counted == "enumerate" and isinstance(target, ast.Tuple) else target
         if counted in ("range", "enumerate") and isinstance(counter, ast.Name):
-            loop = file.parents[iterated]
-            yield counter.id, loop if isinstance(loop, (ast.For, ast.AsyncFor)) else file.parents[loop]
+            yield counter.id, _loop_of(file, iterated)
 
 
 def _written(loop: ast.AST) -> set[str]:

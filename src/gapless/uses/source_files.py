@@ -178,6 +178,20 @@ class Project:
         return None
 
 
+def pair_targets(target: ast.expr, iterated: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the targets of a loop, each with what it walks over, also through `zip` and `enumerate`."""
+    function = iterated.func if isinstance(iterated, ast.Call) else None
+    if not isinstance(function, ast.Name) or not isinstance(target, (ast.Tuple, ast.List)):
+        yield target, iterated
+        return
+    arguments = iterated.args  # type: ignore[attr-defined]
+    if function.id == "zip" and len(arguments) == len(target.elts):
+        for part, argument in zip(target.elts, arguments, strict=True):
+            yield from pair_targets(part, argument)
+    elif function.id == "enumerate" and len(target.elts) == 2 and arguments:
+        yield from pair_targets(target.elts[1], arguments[0])
+
+
 def called_name(call: ast.Call) -> str:
     """Return the last name of what is called."""
     return last_name(call.func)

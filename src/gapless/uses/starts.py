@@ -17,7 +17,7 @@ from gapless.uses.followed import FollowedValue, ReachedPlace
 from gapless.uses.meaning import walked_tensor
 from gapless.uses.resolving import CallGraph, Frame
 from gapless.uses.source_files import Project, SourceFile, called_name, root_name
-from gapless.uses.unseen import changes_in_place
+from gapless.uses.unseen import VIEWS, changes_in_place
 
 _READERS = frozenset(
     {
@@ -40,10 +40,6 @@ _READERS = frozenset(
 """Calls whose result is the value that was read."""
 _COPIERS = frozenset({"cpu", "to", "type"})
 """Those of `_READERS` whose result is a tensor on the CPU."""
-_VIEWS = frozenset(
-    {"detach", "view", "reshape", "squeeze", "unsqueeze", "flatten", "t", "transpose", "permute"}
-)
-"""Methods whose results share memory with their tensor."""
 _SELECTS = frozenset(
     {"nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "unbind"}
 )
@@ -127,11 +123,11 @@ def _place_operands(
 
 def _may_change(calls: CallGraph, file: SourceFile, node: ast.AST) -> bool:
     """Whether the tensor `node` may change in place after it was read."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called_name(node) in _VIEWS:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called_name(node) in VIEWS:
         node = node.func.value
     if not isinstance(node, ast.Name):
         return isinstance(node, (ast.Attribute, ast.Subscript))
-    if changes_in_place(file.scope(node), node.id):
+    if changes_in_place(file, file.scope(node), node.id):
         return True
     passed = calls.argument_of(file, node)
     return passed is not None and passed.node is not None and _may_change(calls, passed.file, passed.node)

@@ -26,7 +26,7 @@ def write(place: FixPlace) -> Draft:
     if walk is None:
         raise Refused(f"how the loop walks to `{name}` is not clear")
     loop, walked = walk
-    if changes_in_place(loop, root_name(walked)):
+    if changes_in_place(source, loop, root_name(walked)):
         raise Refused(f"`{source.text(walked)}` is changed within the loop")
     edits = [file.edit(file.span(walked)[1], file.span(walked)[1], ".tolist()")]
     if not isinstance(walked, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
