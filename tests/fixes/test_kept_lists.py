@@ -110,6 +110,23 @@ for i in range(6):
     losses.append(train().item())
     print(last())
 
+## another name
+losses = history = []
+for i in range(6):
+    losses.append(train().item())
+    if len(history) > 100:
+        print(history[-1])
+print(losses)
+
+## an error that leaves the loop
+import contextlib
+losses = []
+with contextlib.suppress(ArithmeticError):
+    for i in range(6):
+        losses.append(train().item())
+        1 / (4 - i)
+print(losses)
+
 ## no list
 import collections
 losses = collections.deque()

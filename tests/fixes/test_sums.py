@@ -229,7 +229,34 @@ def test_a_sum_that_others_use_is_left(reason: str, tmp_path: Path) -> None:
     assert rewriting.waits[1] > 4
 
 
-def test_a_sum_that_a_handler_needs_is_right(tmp_path: Path) -> None:
-    body = "try:\n    for i in range(6):\n        total += train().item()\nfinally:\n    print(total)\n"
-    rewriting = rewrite(tmp_path, f"total = 0.0\n{body}")
+AFTER_ERRORS = split_cases("""
+## in finally
+try:
+    for i in range(6):
+        total += train().item()
+finally:
+    print(total)
+
+## behind a handler
+try:
+    for i in range(6):
+        total += train().item()
+        1 / (4 - i)
+except ZeroDivisionError:
+    pass
+print(total)
+""")
+
+
+@pytest.mark.parametrize("name", AFTER_ERRORS)
+def test_a_sum_that_is_needed_after_an_error_is_left(name: str, tmp_path: Path) -> None:
+    rewriting = rewrite(tmp_path, f"total = 0.0\n{AFTER_ERRORS[name]}")
+    assert "may leave the loop before `total` is needed" in " ".join(rewriting.refusals)
+    assert rewriting.after.printed == rewriting.before.printed
+
+
+def test_a_handler_that_raises_again_hinders_no_sum(tmp_path: Path) -> None:
+    body = "try:\n    for i in range(6):\n        total += train().item()\nexcept OSError:\n    raise\n"
+    rewriting = rewrite(tmp_path, f"total = 0.0\n{body}print(total)\n")
+    assert rewriting.refusals == []
     assert rewriting.after.printed == rewriting.before.printed

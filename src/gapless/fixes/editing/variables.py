@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gapless.fixes.editing.editable import EditableFile, Refused
 from gapless.model.fix import Edit
 from gapless.uses import unseen
-from gapless.uses.source_files import COMPREHENSIONS, FUNCTIONS, LOOPS, SourceFile, names_in
+from gapless.uses.source_files import COMPREHENSIONS, FUNCTIONS, LOOPS, SourceFile, called_name, names_in
 
 Loop = ast.For | ast.AsyncFor | ast.While
 
@@ -177,7 +177,7 @@ def _leaves(file: SourceFile, block: list[ast.stmt], loop: Loop) -> bool:
     """Whether `loop` ends behind `block`."""
     if isinstance(block[-1], ast.Break):
         return loops_around(file, block[-1])[0] is loop
-    return isinstance(block[-1], (ast.Return, ast.Raise))
+    return _ends_function(block)
 
 
 def widest_loop(file: SourceFile, variable: Variable, statement: ast.stmt) -> Loop:
@@ -216,7 +216,7 @@ def read_back(
     loads the variable.
 
     Raises:
-        Refused: such a block also runs `statement`, or a handler may need the number.
+        Refused: such a block also runs `statement`, or the number is needed after an error in the loop.
     """
     source, edits = file.source, []
     for block in blocks_that_read(source, variable, statement, loop):
@@ -225,16 +225,42 @@ def read_back(
             raise Refused(f"`{variable.name}` changes between its reads at line {first.lineno}")
         edits.append(file.insert_before(first, text))
     outside = [load for load in variable.loads if not is_inside(source, load, loop)]
-    for each in source.chain(loop):
-        if isinstance(each, ast.Try) and each.handlers:
-            late: list[ast.ExceptHandler | ast.stmt] = [*each.handlers, *each.finalbody]
-            if any(is_inside(source, load, part) for load in outside for part in late):
-                raise Refused(f"a handler or `finally` at line {late[0].lineno} needs `{variable.name}`")
+    for load in outside:
+        if line := _line_after_error(source, loop, load):
+            raise Refused(
+                f"an error caught at line {line} may leave the loop before `{variable.name}` is needed"
+            )
     if any(is_inside(source, load, part) for load in variable.loads for part in loop.orelse):
         raise Refused(f"the `else` of the loop needs `{variable.name}`")
     if outside:
         edits.append(file.insert_after(loop, text))
     return edits
+
+
+def _line_after_error(file: SourceFile, loop: Loop, load: ast.Name) -> int | None:
+    """Return the line from which `load` is reached after an error in `loop`; None if it is not."""
+    child: ast.AST = loop
+    for each in file.chain(loop):
+        if isinstance(each, ast.Try) and child in each.body:
+            caught = [handler for handler in each.handlers if not _ends_function(handler.body)]
+            late: list[ast.ExceptHandler | ast.stmt] = [*each.handlers, *each.finalbody]
+            safe = [*each.body, *each.orelse]
+            if any(is_inside(file, load, part) for part in late):
+                return late[0].lineno
+            if caught and not any(is_inside(file, load, part) for part in safe):
+                return caught[0].lineno
+        elif isinstance(each, ast.With) and not is_inside(file, load, each):
+            contexts = [item.context_expr for item in each.items]
+            if any(
+                isinstance(context, ast.Call) and called_name(context) == "suppress" for context in contexts
+            ):
+                return each.lineno
+        child = each
+    return None
+
+
+def _ends_function(block: list[ast.stmt]) -> bool:
+    return isinstance(block[-1], (ast.Return, ast.Raise))
 
 
 def blocks_that_read(

@@ -50,6 +50,8 @@ def write(place: FixPlace) -> Draft:
     empties = [store for store in variable.stores if _is_empty_list(assigned_value(source, store))]
     if len(empties) != len(variable.stores):
         raise Refused(f"`{name.id}` does not begin as an empty list")
+    if any(len(getattr(source.statement(store), "targets", ())) > 1 for store in variable.stores):
+        raise Refused(f"`{name.id}` has another name, too")
     if any(load.lineno < loop.lineno and not is_inside(source, load, loop) for load in loads):
         raise Refused(f"`{name.id}` is handed on before the loop")
     torch = torch_name(place)
