@@ -17,6 +17,9 @@ CLOCKS = (
     "throughput: {} tokens/sec",
     "epoch time {}, loss 0.1",
     "2026-11-28 07:38:25,{} INFO loss 3.2",
+    "took 5 min {} s",
+    "{0} seconds, eta {0} s",
+    "{0} min/epoch at {0} tokens/min",
 )
 NUMBERS = (
     "loss {}",
@@ -30,6 +33,12 @@ NUMBERS = (
     "100%|####| 20/20 [00:03<00:00, 6.52it/s, loss={}]",
     "took {} steps",
     "{} heads, 3 layers",
+    "mean {} min 0.1 max 0.9",
+    "mean: {} min: 0.1",
+    "reward/min {}",
+    "train/loss {} train/min 0.1",
+    "eta: {}",
+    "saved /tmp/runs/best_{}.pt",
 )
 
 
@@ -51,9 +60,9 @@ def test_addresses_and_paths_are_masked() -> None:
 
 
 def test_overwritten_states_and_warnings_do_not_count() -> None:
-    text = b"  5%|# | 1/20\r100%|##| 20/20\na.py:3: UserWarning: slow\n 35%|### | 7/20\nend\n"
+    text = b"  5%|# | 1/20\r100%|##| 20/20\na.py:3: UserWarning: slow\n 35%|### | 7/20\nWarning: loss 3\n"
     lines, warnings = split_lines(text)
-    assert [line.text for line in lines] == ["100%|##| 20/20", "end"]
+    assert [line.text for line in lines] == ["100%|##| 20/20", "Warning: loss 3"]
     assert warnings == ["a.py:<line>: UserWarning: slow"]
 
 

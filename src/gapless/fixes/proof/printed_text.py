@@ -8,10 +8,18 @@ from dataclasses import dataclass
 
 _NUMBER = r"[-+]?(?:\d+(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _UNIT = r"(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?|hrs?|hours?|days?)"
-_PER = r"(?:s|secs?|second|min|minute|hr|h|hour|day)"
-_DURATION = rf"(?:{_NUMBER}\s?[hm]\s?)*{_NUMBER}\s?(?:{_UNIT}\b|(?<=\d)m\b(?<=h\d\dm))"
+_LABEL = rf"(?:\s*[:=]\s*[-+.\d]|\s+{_NUMBER}(?![\d.,]|\s?(?:{_UNIT}|[hm])\b))"
+"""What follows the name of the next number: ``0.5 min 0.1`` is a mean and a smallest value, not minutes."""
+_AFTER_NUMBER = (
+    rf"(?:{_UNIT}\b|\s(?:seconds?|minutes?|hours?)\b|\s{_UNIT}\b(?!{_LABEL}|/)|(?<=\d)m\b(?<=h\d\dm))"
+)
+_PER = r"(?:s|secs?|second|hr|h|hour|day)"
+_PER_MINUTE = r"(?:it|iter|step|batch|batche|sample|image|img|token|tok|frame|episode)s?/min(?:ute)?"
+_RATE = rf"(?:[A-Za-z_]+/{_PER}|{_PER_MINUTE})"
+_TIME_EACH = rf"(?!mins?/(?!(?:epoch|step|batch|it|iter)\b)){_UNIT}(?:/| per )[A-Za-z_]+"
+_DURATION = rf"(?:{_NUMBER}\s?[hm]\s?)*{_NUMBER}{_AFTER_NUMBER}"
 _TIME_WORD = (
-    r"(?:(?:[A-Za-z]+[_/ ])*(?:time|elapsed|duration|runtime|walltime|latency|throughput|fps|qps)|eta|ETA)"
+    r"(?:(?:[A-Za-z]+[_/ ])*(?:time|elapsed|duration|runtime|walltime|latency|throughput|fps|qps)|ETA)"
     r"(?:_(?:s|ms|sec|secs|seconds|total|avg|mean))*|[A-Za-z_]+_per_(?:s|sec|second|hour|day)|pid|PID"
 )
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -23,23 +31,24 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\d+ days?, (?=\d+:\d\d:\d\d)", ""),
         (r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b", "<time>"),
         (r"\b\d\d:\d\d(?=[<,\]]|\s*<)|(?<=<)(?:\d\d:\d\d|\?)", "<time>"),  # progress bars
-        (rf"\s*(?<![\w.])(?:{_NUMBER}|\?)\s?[A-Za-z_]+/{_PER}\b", " <rate>"),
-        (rf"\s*(?<![\w.])(?:{_NUMBER}|\?)\s?{_UNIT}(?:/| per )[A-Za-z_]+\b", " <rate>"),
-        (rf"\b([A-Za-z_]+/{_PER}|{_UNIT}/[A-Za-z_]+)([:=]?\s*){_NUMBER}", r"\1\2<rate>"),
+        (rf"\s*(?<![\w.])(?:{_NUMBER}|\?)\s?{_RATE}\b", " <rate>"),
+        (rf"\s*(?<![\w.])(?:{_NUMBER}|\?)\s?{_TIME_EACH}\b", " <rate>"),
+        (rf"\b({_RATE}|{_TIME_EACH})([:=]?\s*){_NUMBER}", r"\1\2<rate>"),
         (
             rf"\b({_TIME_WORD})(['\"]?\)?\s*(?:[:=]|is|was|of)?\s*)(?:{_DURATION}|{_NUMBER}|<time>)",
             r"\1\2<time>",
         ),
         (rf"\s*(?<![\w.]){_DURATION}", " <time>"),
         (r"\b0x[0-9a-fA-F]{6,}\b", "<address>"),
-        (r"(?<![\w.])(?:/[\w.+@~-]+){2,}/?", "<path>"),
+        (r"(?<![\w.])(?:/[\w.+@~-]+)+/(?=[\w+@~-][\w.+@~-]*\.\w)", "<path>/"),  # files keep their names
+        (r"(?<![\w.>])(?:/[\w.+@~-]+){2,}/?", "<path>"),
         (r"(?<![\w])[A-Za-z]:(?:\\[\w.+@~ -]+)+", "<path>"),
         (r"(?<=\.py:)\d+\b|(?<=, line )\d+\b", "<line>"),
     )
 )  # fmt: skip
 """(pattern, replacement), applied in this order: what a clock, a path or the edit's own place decides."""
 
-_WARNING = re.compile(r"^\S.*\w*Warning: |^\[W\d{4} ")
+_WARNING = re.compile(r"^.+:\d+: \w*Warning: |^\[W\d{4} ")
 _UNFINISHED_BAR = re.compile(r"(?<!\d)(?!100%)\d{1,2}%\|")
 _NUMBERS = re.compile(_NUMBER + r"|\bnan\b|\binf\b")
 _MAX_SHOWN = 100
