@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from gapless.analyze import report
 from gapless.errors import UsageError
 from gapless.fixes.proof import ProjectVersion, Prover, ScriptProject, proving
+from gapless.fixes.proof.edited_lines import lines_to_run
+from gapless.fixes.proof.first_difference import RunComparison
 from gapless.fixes.proof.project import _MAX_BYTES_COPIED
+from gapless.fixes.proof.states import ValueStore
 from gapless.fixes.proof.versions import of_patch, of_paths
 from gapless.fixes.proof.writes import LinkGuard
 from gapless.model.fix import Edit, FixProof
@@ -176,6 +183,21 @@ def test_a_removed_line_that_never_ran_is_named(prover: Prover, project: ScriptP
     assert (proof.outcome, proof.reason) == ("unprovable", "an edited line never ran: train.py:21")
 
 
+def test_what_ran_instead_of_a_line_that_never_ran_proves_nothing(
+    prover: Prover, project: ScriptProject
+) -> None:
+    old = "    if step > 100:\n        last = last * 2\n"
+    proof = prover.prove(edited(project, old, "    last = last * 1\n"))
+    assert (proof.outcome, proof.reason) == ("unprovable", "an edited line never ran: train.py:21")
+
+
+def test_lines_without_code_of_their_own_run_with_their_statement() -> None:
+    text = b"def f(a):\n    # why\n    b = (\n        1,\n        2,\n    )\n    return b\n"
+    assert lines_to_run(text, range(5, 6)) == {3}
+    assert lines_to_run(text, range(2, 3)) == frozenset()
+    assert lines_to_run(text, range(6, 8)) == {3, 7}
+
+
 def test_an_edit_of_a_module_counts(prover: Prover, project: ScriptProject) -> None:
     version = ProjectVersion(project, {"lib/batches.py": BATCHES.replace("randn", "rand").encode()})
     proof = prover.prove(version)
@@ -193,6 +215,22 @@ def test_an_endless_run_is_ended(
     assert proof.outcome == "unprovable"
     assert "the run did not end in 2 s" in proof.reason
     assert proof.after == -1.0
+
+
+def test_the_sign_of_a_zero_counts_and_the_bits_of_nan_do_not(tmp_path: Path) -> None:
+    store = ValueStore(str(tmp_path / "values"))
+    run: Any = SimpleNamespace(values=tmp_path / "values")
+    nan = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
+    tensors = torch.zeros(1), -torch.zeros(1), nan.new_full((1,), math.nan), nan
+    zero, negative, quiet, other = (store.record("w", tensor) for tensor in tensors)
+    exact = RunComparison(run, run)
+    assert exact.compare_tensors(zero, negative).startswith("the sign of w: True instead of False at [0]")
+    assert quiet.digest != other.digest
+    assert not exact.compare_tensors(quiet, other)
+    assert not exact.rounded
+    rounded = RunComparison(run, run, rounding=1e-6)
+    assert not rounded.compare_tensors(zero, negative)
+    assert rounded.rounded
 
 
 def run_alone(folder: Path, before: str, after: str) -> FixProof:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -69,6 +70,33 @@ def executable_lines(text: bytes) -> frozenset[int]:
     except (SyntaxError, ValueError):
         return frozenset()
     return frozenset(line for part in _codes(code) for line in own_lines(part))
+
+
+def lines_to_run(text: bytes, edited: range) -> frozenset[int]:
+    """Return the lines that must run for the `edited` ones to have run.
+
+    Of a line without code of its own, as an item of a constant, that is its statement's first with code.
+    """
+    with_code = executable_lines(text)
+    if not with_code:
+        return with_code
+    lines = text.splitlines()
+    empty = {number for number in edited if lines[number - 1].strip()[:1] in (b"", b"#")}
+    needed = set(with_code.intersection(edited))
+    spans = sorted(_statement_spans(text), key=len)
+    for number in set(edited) - needed - empty:
+        span = next((span for span in spans if number in span), range(0))
+        needed |= set(sorted(with_code.intersection(span))[:1])
+    return frozenset(needed)
+
+
+def _statement_spans(text: bytes) -> Iterator[range]:
+    """Yield the lines of each statement, without those of the statements in it."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            yield range(node.lineno, max(end, node.lineno) + 1)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

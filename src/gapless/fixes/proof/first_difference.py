@@ -191,6 +191,8 @@ class RunComparison:
         largest = float(was.abs().double().nan_to_num(0.0, 0.0, 0.0).max()) if was.is_floating_point() else 0
         comparison = ResultComparison(rtol=0.0, atol=self.rounding * largest)
         comparison.compare_tensors(old.name, was, now)
+        if not comparison.differences and not self.rounding:
+            _compare_zeros(comparison, old.name, was, now)
         if comparison.differences:
             first = comparison.differences[0]
             if first.at:
@@ -200,7 +202,7 @@ class RunComparison:
             return describe_difference(first)
         if old.stride > 1 and not self.rounding:
             return f"{old.name} differs, in an element that was not kept"
-        self.rounded |= bool((was != now).any())
+        self.rounded |= self.rounding > 0  # else the bits of what is no number differ
         return ""
 
     # -- at the end --------------------------------------------------------------------------------
@@ -227,6 +229,20 @@ class RunComparison:
                 yield RunDifference(0, text)
         if len(before.results) != len(after.results):
             yield RunDifference(0, f"{len(after.results)} outputs of models instead of {len(before.results)}")
+
+
+def _compare_zeros(comparison: Any, name: str, old: Any, new: Any) -> None:
+    """Add a difference to `comparison` if zeros have other signs: what is divided by them has, too."""
+    import torch
+
+    signs = [
+        torch.signbit(torch.view_as_real(side) if side.is_complex() else side.double())
+        for side in (old, new)
+        if side.is_complex() or side.is_floating_point()
+    ]
+    if signs:
+        zero = (torch.view_as_real(old) if old.is_complex() else old.double()) == 0
+        comparison.compare_tensors(f"the sign of {name}", *(sign & zero for sign in signs))
 
 
 def _elements(run: Run, record: TensorRecord) -> Any:

@@ -10,7 +10,7 @@ import msgspec
 from gapless.analyze.findings.race_findings import findings as race_findings
 from gapless.capture.options import CaptureOptions
 from gapless.errors import UsageError
-from gapless.fixes.proof.edited_lines import FileEdit, executable_lines, find_edits
+from gapless.fixes.proof.edited_lines import FileEdit, find_edits, lines_to_run
 from gapless.fixes.proof.first_difference import RunComparison, describe_ending
 from gapless.fixes.proof.line_waits import compare_waits, count_waits, follow_expressions, map_places
 from gapless.fixes.proof.project import ProjectVersion, ScriptProject
@@ -196,19 +196,18 @@ class Prover:
         )
 
     def _not_run(self, run: Run, edits: Sequence[FileEdit]) -> Iterator[SourceLine]:
-        """Yield the edited lines with code that did not run: new ones, and removed ones without new ones."""
+        """Yield the edited lines with code that did not run: of each hunk new ones, else removed ones."""
         for edit in edits:
             sides = (run, edit.renamed), (self.before, edit.file)
             texts = [side.version.read(file) or b"" for side, file in sides]
-            with_code = [executable_lines(text) for text in texts]
             for hunk in edit.hunks:
-                is_removal = not with_code[0].intersection(hunk.added)
-                number = 1 if is_removal else 0
-                (side, file), text = sides[number], texts[number]
-                lines = with_code[number].intersection(hunk.removed if is_removal else hunk.added)
-                for line in sorted(lines - side.lines.get(file, frozenset())):
-                    code = text.splitlines()[line - 1].decode("utf-8", "replace").strip()
-                    yield SourceLine(file=file, line=line, code=code)
+                for (side, file), text, numbers in zip(sides, texts, (hunk.added, hunk.removed), strict=True):
+                    missing = lines_to_run(text, numbers) - side.lines.get(file, frozenset())
+                    for line in sorted(missing):
+                        code = text.splitlines()[line - 1].decode("utf-8", "replace").strip()
+                        yield SourceLine(file=file, line=line, code=code)
+                    if missing:
+                        break
 
     def _notes(self, run: Run) -> Iterator[str]:
         """Yield what a reader should know of how the two were compared."""
