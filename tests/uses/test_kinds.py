@@ -297,6 +297,8 @@ def test_variables_of_a_module_or_a_cell_may_be_read_elsewhere(tmp_path: Path) -
          {"condition"}),
         ("if loss.item() < best:\n    best = loss.item()\n    torch.save(m, 'best.pt')",
          {"condition"}),
+        ("y = layers[n.item()](x)", {"key"}),
+        ("y = layers[n.item()].weight", {"index"}),
     ],
 )  # fmt: skip
 def test_a_text_or_an_exit_is_used_as_what_it_is(text: str, kinds: set[str]) -> None:

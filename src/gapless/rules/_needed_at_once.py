@@ -24,13 +24,8 @@ def advise_element(read: ReadValue, use: Use) -> str:
     values = f"`{bracket(walked[0])}.tolist()`"
     if indexed:
         element = place.replace(", ", "][")
-        return (
-            f"read all elements at once, before the loop: {values}, whose `{element}` is a number on the CPU"
-        )
-    return (
-        f"read all elements at once, before the loop: walk over {values}, whose elements are numbers on the "
-        "CPU"
-    )
+        return f"read all elements at once, before the loop: {values}, whose `{element}` is on the CPU"
+    return f"read all elements at once, before the loop: walk over {values}, whose elements are on the CPU"
 
 
 def advise_size(read: ReadValue, use: Use) -> str:
@@ -107,6 +102,12 @@ def advise_range(read: ReadValue, use: Use) -> str:
 
 def advise_index(read: ReadValue, use: Use) -> str:
     owner, position = _index_form(read, use)
+    if not owner and (on_cpu := _indexed_on_cpu(use)):
+        return (
+            f"{read.name(use)}: `{on_cpu}` is on the CPU: move it to the GPU once, before the loop, and index "
+            "it there with an index tensor (`index_select` to read, `index_copy_` to write); or keep the index "
+            "as a number on the CPU"
+        )
     if not owner:
         return (
             f"{read.name(use)}: index a GPU tensor with an index tensor (`index_select` to read, "
@@ -141,6 +142,15 @@ def _index_form(read: ReadValue, use: Use) -> tuple[str, str]:
         plain = isinstance(subscript.slice, ast.Name) or position == read.site.expression
         position = read.value if plain else ""
     return (owner, position) if owner and position else ("", "")
+
+
+def _indexed_on_cpu(use: Use) -> str:
+    """Return the tensor of the CPU that the code of `use` indexes; "" if there is none."""
+    code = parse_line(use.text)
+    indexed = (
+        (each.value for each in ast.walk(code.statement) if isinstance(each, ast.Subscript)) if code else ()
+    )
+    return next((text for text in map(ast.unparse, indexed) if text in use.on_cpu), "")
 
 
 def advise_key(read: ReadValue, use: Use) -> str:

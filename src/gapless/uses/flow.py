@@ -170,7 +170,9 @@ class Flow:
         elif at.held.role == "selection":
             self.add(at, "selection", parent)
         else:
-            by_key = is_dict(at.file, parent.value) or is_list(at.file, parent.value)
+            outer = at.file.parents[parent]
+            is_called = isinstance(outer, ast.Call) and outer.func is parent  # as no tensor is
+            by_key = is_called or is_dict(at.file, parent.value) or is_list(at.file, parent.value)
             use = parent if isinstance(parent.ctx, ast.Load) else at.file.statement(parent)
             if by_key:
                 self.add(at, "key", use)
