@@ -104,9 +104,9 @@ def advise_index(read: ReadValue, use: Use) -> str:
     owner, position = _index_form(read, use)
     if not owner and (on_cpu := _indexed_on_cpu(use)):
         return (
-            f"{read.name(use)}: `{on_cpu}` is on the CPU: move it to the GPU once, before the loop, and index "
-            "it there with an index tensor (`index_select` to read, `index_copy_` to write); or keep the index "
-            "as a number on the CPU"
+            f"{read.name(use)}: `{on_cpu}` is on the CPU: move it to the GPU once, before the loop, and "
+            "index it there with an index tensor (`index_select` to read, `index_copy_` to write); or keep "
+            "the index as a number on the CPU"
         )
     if not owner:
         return (

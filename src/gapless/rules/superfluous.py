@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gapless.model import Site
 from gapless.model.cause import OriginKind
-from gapless.model.use import UseKind
+from gapless.model.use import NEEDED_AT_ONCE, UseKind
 from gapless.rules._by_use import is_only, leading_uses
 from gapless.rules._code import is_constant
 from gapless.rules._places import bare_operator, parse_waiting_line
@@ -86,13 +86,19 @@ def superfluous_at(site: Site, code: str, joined: bool = False) -> Superfluous:
         by_origin = _BY_ORIGIN.get(site.cause.kind)
         if by_origin is not None:
             return by_origin
-    if code in _SELECTIONS and site.uses and not any(use.kind == "selection" for use in site.uses):
+    if code in _SELECTIONS and site.uses and not _goes_with_its_rows(site):
         return _COUNT if is_only(site, "count") else _NOTHING
     if code == _CONSTANTS:
         return _COPY if bare_operator(site) == "where" or _is_constant_list(site) else _NOTHING
     if code in _BY_RULE:
         return _BY_RULE[code]
     return _of_uses(site) if site.mechanism == "read" and site.deciding_frame is None else _NOTHING
+
+
+def _goes_with_its_rows(site: Site) -> bool:
+    """Whether a mask takes the place of a selection: the CPU needs its rows, not their number."""
+    kinds = {use.kind for use in site.uses}
+    return "selection" in kinds and not kinds & (NEEDED_AT_ONCE - {"selection", "empty"})
 
 
 def _is_constant_list(site: Site) -> bool:

@@ -255,7 +255,12 @@ def test_what_a_remedy_removes_is_known_of_all_uses_or_of_none():
     count = Use(kind="count", line=4)
     assert superfluous_at(site(uses=(count,)), "GAP112").instead == "aten::sum"
     assert superfluous_at(site(uses=(count, tensor)), "GAP112") == Superfluous()
-    assert superfluous_at(site(uses=(count, Use(kind="selection", line=5))), "GAP112") == MASK
+    rows = Use(kind="selection", line=5)
+    assert superfluous_at(site(uses=(count, rows)), "GAP112") == MASK
+    assert superfluous_at(site(uses=(rows, Use(kind="empty", line=6))), "GAP112") == MASK
+    for kind in ("range", "size", "slice", "condition"):  # the mask does not tell the number
+        for code in ("GAP110", "GAP112"):
+            assert superfluous_at(site(uses=(rows, Use(kind=kind, line=6))), code) == Superfluous()
 
 
 def test_what_a_remedy_removes_follows_the_origin_first():
