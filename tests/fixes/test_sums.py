@@ -60,6 +60,20 @@ for i in range(6):
     total += train().item(); count += 1
 print(total / count)
 
+## a quotient of two reads, which may be by zero
+ratio = 0.0
+for i in range(6):
+    train()
+    ratio += (x > 0).sum().item() / (x > -9).sum().item()
+print(ratio)
+
+## a mean of whole numbers
+mean = 0
+for i in range(6):
+    train()
+    mean = mean / 2 + (x > 0).sum().item()
+print(mean)
+
 ## a moving mean
 mean = 0.0
 for i in range(6):
@@ -145,6 +159,13 @@ def test_a_sum_is_read_once(name: str, tmp_path: Path) -> None:
 
 
 REFUSED = split_cases("""
+## `h` becomes at line 15
+h = 7
+for i in range(6):
+    train()
+    h = h * 31 + (x > 0).sum().item()
+print(h)
+
 ## in every step at line 15
 total = 0.0
 for i in range(6):
@@ -260,3 +281,9 @@ def test_a_handler_that_raises_again_hinders_no_sum(tmp_path: Path) -> None:
     rewriting = rewrite(tmp_path, f"total = 0.0\n{body}print(total)\n")
     assert rewriting.refusals == []
     assert rewriting.after.printed == rewriting.before.printed
+
+
+def test_a_quotient_may_be_rounded(tmp_path: Path) -> None:
+    text = "total = 0.0\nfor i in range(6):\n    total += train().item() / 3\nprint(total)\n"
+    rewriting = rewrite(tmp_path, text)
+    assert [fix.level for fix in rewriting.fixes if fix.edits] == ["rounding"]

@@ -141,8 +141,12 @@ def _kind_of_operation(
         None if isinstance(side, ast.Name) and side.id == own else side for side in (node.left, node.right)
     ]
     kinds = [kind_of_result(program, file, side, own) for side in sides if side is not None]
-    if isinstance(node.op, ast.Div) and len(kinds) == 2:
+    if isinstance(node.op, ast.Div):
+        if sides[1] is None or any(inner in program.reads for inner in ast.walk(node.right)):
+            return None  # by 0 Python raises, and the GPU does not
         return "float" if all(kinds) or _is_plain_divisor(file, node.right) else None
+    if isinstance(node.op, ast.Mult) and len(kinds) < 2 and kinds != ["float"]:
+        return None  # whole numbers that grow without bounds in Python alone
     if len(kinds) == 1:
         return kinds[0]
     if "float" in kinds and _is_plain_divisor(file, node.right if kinds[1] is None else node.left):

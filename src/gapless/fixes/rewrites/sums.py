@@ -16,6 +16,7 @@ from gapless.fixes.editing.variables import (
     read_back,
     widest_loop,
 )
+from gapless.model.fix import FixLevel
 
 CODES = ("GAP101", "GAP109", "GAP122")
 ORDER = 10  # first: a sum needs the least memory
@@ -42,7 +43,18 @@ def write(place: FixPlace) -> Draft:
     back = f"{target.id} = {kind}({target.id})"
     edits = [*keep_on_gpu(place.file, read, kind), *read_back(place.file, variable, statement, loop, back)]
     precision = "in float64 as Python does" if kind == "float" else "as whole numbers"
-    return Draft(f"add `{target.id}` up on the GPU, {precision}", tuple(edits))
+    level: FixLevel = "rounding" if _divides(place, statement, target.id) else "exact"
+    return Draft(f"add `{target.id}` up on the GPU, {precision}", tuple(edits), level)
+
+
+def _divides(place: FixPlace, statement: ast.stmt, name: str) -> bool:
+    """Whether a read or the variable is divided by a number: CUDA multiplies by the reciprocal instead."""
+    return any(
+        inner in place.program.reads or (isinstance(inner, ast.Name) and inner.id == name)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+        for inner in ast.walk(node.left)
+    )
 
 
 def sum_target(statement: ast.stmt) -> ast.Name | None:
