@@ -34,8 +34,19 @@ def test_a_distribution_checks_nothing(imported: str, tmp_path: Path) -> None:
     assert rewriting.waits[1] < rewriting.waits[0]
 
 
-def test_checks_that_are_asked_for_stay(tmp_path: Path) -> None:
-    call = "torch.distributions.Normal(model(x), 1.0, validate_args=True)"
+@pytest.mark.parametrize("option", ["validate_args=True", "None", "True"])
+def test_checks_that_are_asked_for_stay(option: str, tmp_path: Path) -> None:
+    call = f"torch.distributions.Normal(model(x), 1.0, {option})"
     text = f"for i in range(5):\n    y = {call}\n    train()\n"
     rewriting = rewrite(tmp_path, text)
     assert "`validate_args` is set at line 13" in " ".join(rewriting.refusals)
+
+
+def test_checks_whose_error_is_handled_stay(tmp_path: Path) -> None:
+    text = (
+        "for i in range(5):\n    try:\n        y = torch.distributions.Normal(model(x), 1.0)\n"
+        "    except ValueError:\n        y = None\n    train()\n"
+    )
+    rewriting = rewrite(tmp_path, text)
+    assert "the function handles what a check raises" in rewriting.refusals
+    assert rewriting.text.endswith(text)

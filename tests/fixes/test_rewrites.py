@@ -201,6 +201,57 @@ for i in range(5):
     x[rows] = float(i); train()
 print(x.tolist())
 
+## an argument called ops
+mask = x > 0
+def total(ops):
+    return x[mask].sum() * ops
+for i in range(5):
+    y = total(1); train()
+print(f"{y.item():.5f}")
+
+## a leaf on the CPU
+for i in range(5):
+    w = torch.ones(3, requires_grad=True).to("cuda"); (train().detach() + w.sum()).backward()
+print(w.is_leaf)
+
+## an element in a function of its own
+def value(): return k.item()
+order = torch.tensor([2, 0, 1], device="cuda")
+for i in range(5):
+    for k in order: print(k.item(), value())
+    train()
+
+## weights of each selected element
+from torch.nn import functional as F
+mask, weight = x > -100, torch.rand(32, device="cuda")
+for i in range(5):
+    y = F.binary_cross_entropy_with_logits(x[mask], (x > 0).float()[mask], weight=weight); train()
+print(f"{y.item():.5f}")
+
+## one sample
+from torch.nn import functional as F
+mask, target = x[0] > 0, x[1].softmax(0)
+for i in range(5):
+    y = F.cross_entropy(x[0][mask], target[mask]); train()
+print(f"{y.item():.5f}")
+
+## a check that is handled
+for i in range(5):
+    try:
+        y = torch.nn.functional.one_hot(torch.arange(3, device="cuda"), 4)
+    except RuntimeError:
+        y = None
+    train()
+print(y.tolist())
+
+## a function that may change what is read
+w, b = torch.zeros((), device="cuda"), torch.ones((), device="cuda")
+def step():
+    if i > 100: w.add_(1)
+for i in (1, 2, 3, 4):
+    train()
+    print(step(), w.item(), b.item())
+
 ## something else called ops
 class ops: masked_sum = None
 ops = ops()

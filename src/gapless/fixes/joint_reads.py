@@ -12,7 +12,7 @@ from gapless.fixes.editing.numbers_read import NumberRead, read_at
 from gapless.fixes.editing.places import Draft, FixPlace, is_whole, qualified_name, torch_name
 from gapless.fixes.editing.variables import block_of
 from gapless.model.fix import Edit
-from gapless.uses.source_files import names_in, root_name
+from gapless.uses.source_files import called_name, names_in, root_name
 
 _UNCONDITIONAL = (
     ast.BinOp, ast.UnaryOp, ast.Call, ast.keyword, ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List,
@@ -74,6 +74,15 @@ def _movable(place: FixPlace) -> _Reading:
             is_torch = qualified_name(place, node.func).startswith("torch.")
             if not is_torch and not (is_method and root_name(node.func) not in source.imports):
                 raise Refused("what is read calls a function of the project")
+    start = read.call.lineno, read.call.col_offset
+    for node in ast.walk(statement):
+        if (
+            isinstance(node, ast.Call)
+            and called_name(node) in source.functions
+            and (node.lineno, node.col_offset) < start
+            and not any(each is node for each in source.chain(read.call))
+        ):
+            raise Refused("a function of the project runs before it in its statement")
     place.file.indent(statement)
     return _Reading(place, read, statement)
 

@@ -13,7 +13,7 @@ from gapless.model.finding import Frequency
 from gapless.model.fix import Edit, FixLevel
 from gapless.model.loader_use import LoaderUse
 from gapless.uses.resolving import CallGraph
-from gapless.uses.source_files import Project
+from gapless.uses.source_files import Project, SourceFile
 
 _FLOATS = ("float", "bfloat", "complex")
 
@@ -106,10 +106,28 @@ def torch_name(place: FixPlace) -> str:
     Raises:
         Refused: it does not import torch.
     """
-    for name, (module, inner) in place.file.source.imports.items():
-        if module == "torch" and not inner:
-            return name
+    source = place.file.source
+    scopes = (source.tree, source.scope(place.node))
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import) and source.scope(node) in scopes:
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                if source.imports.get(name) == ("torch", "") and not _is_bound(source, name):
+                    return name
     raise Refused("the file does not import torch")
+
+
+def _is_bound(file: SourceFile, name: str) -> bool:
+    """Whether `name` also stands for something that no import of the file makes."""
+    return (
+        name in file.functions
+        or name in file.classes
+        or any(
+            (isinstance(node, ast.arg) and node.arg == name)
+            or (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store))
+            for node in ast.walk(file.tree)
+        )
+    )
 
 
 def qualified_name(place: FixPlace, function: ast.expr) -> str:
@@ -139,6 +157,6 @@ def import_ops(place: FixPlace) -> tuple[Edit, ...]:
         Refused: the file calls something else ``ops``.
     """
     source = place.file.source
-    if source.imports.get("ops", ("gapless", "ops")) != ("gapless", "ops") or source.assigned.get("ops"):
+    if source.imports.get("ops", ("gapless", "ops")) != ("gapless", "ops") or _is_bound(source, "ops"):
         raise Refused("the file calls something else `ops`")
     return place.file.import_line("from gapless import ops")

@@ -44,7 +44,7 @@ def find_variable(file: SourceFile, name: ast.Name, script: str) -> Variable:
     for node in names:
         if isinstance(node.ctx, ast.Del):
             raise Refused(f"`{text}` is deleted at line {node.lineno}")
-        if file.scope(node) is not scope and not _has_own(file, node, scope):
+        if file.scope(node) is not scope and not has_own(file, node, scope):
             raise Refused(f"`{text}` is used in another function at line {node.lineno}")
         if isinstance(node.ctx, ast.Store) and isinstance(
             file.around(node, *COMPREHENSIONS, ast.stmt), COMPREHENSIONS
@@ -62,7 +62,7 @@ def _own_arguments(scope: ast.AST) -> Iterator[ast.AST]:
         yield from ast.walk(scope.args)
 
 
-def _has_own(file: SourceFile, node: ast.Name, scope: ast.AST) -> bool:
+def has_own(file: SourceFile, node: ast.Name, scope: ast.AST) -> bool:
     """Whether a function between `node` and `scope` has its own variable of this name."""
     for each in file.chain(node):
         if each is scope:

@@ -11,6 +11,7 @@ from gapless.fixes.editing.places import (
     keyword_of,
     qualified_name,
 )
+from gapless.uses.unseen import is_caught
 
 CODES = ("GAP116", "GAP117")
 
@@ -22,6 +23,8 @@ def write(place: FixPlace) -> Draft:
     if name == "torch.nn.functional.one_hot" and len(call.args) + len(call.keywords) == 2:
         size = call.args[1] if len(call.args) == 2 else keyword_of(call, "num_classes")
         if size is not None and file.text(size) != "-1":
+            if is_caught(file.source, call):
+                raise Refused("the function handles what the check of the values raises")
             return Draft(
                 "`ops.one_hot` checks no values", (file.replace(call.func, "ops.one_hot"), *import_ops(place))
             )

@@ -73,7 +73,7 @@ def _move_factory(place: FixPlace, call: ast.Call) -> Draft:
     if not isinstance(source, ast.Call) or not is_module_call(place, source, *_SAME_ANYWHERE, "arange"):
         raise OtherForm("what is copied is not made there")
     if has_open_options(source) or any(
-        keyword_of(source, name) for name in ("device", "out", "pin_memory", "generator")
+        keyword_of(source, name) for name in ("device", "out", "pin_memory", "generator", "requires_grad")
     ):
         raise Refused("the tensor's options bind it to the CPU")
     device = next(iter(call.args), keyword_of(call, "device"))

@@ -9,8 +9,12 @@ from gapless.fixes.editing.places import Draft, FixPlace, has_open_options, keyw
 from gapless.model.fix import Edit
 from gapless.uses.meaning import attribute_values, values_of
 from gapless.uses.source_files import SourceFile, last_name, root_name
+from gapless.uses.unseen import is_caught
 
 CODES = ("GAP142",)
+
+_PARAMETERS = 2
+"""Positional arguments that are surely parameters: `validate_args` comes behind them."""
 
 
 def write(place: FixPlace) -> Draft:
@@ -24,6 +28,8 @@ def write(place: FixPlace) -> Draft:
         calls = []
     if not calls:
         raise Refused("where the distribution is made is not known")
+    if any(is_caught(file.source, each) for each in (call, *calls)):
+        raise Refused("the function handles what a check raises")
     return Draft("turn the checks of arguments off", tuple(_switch_off(file, each) for each in calls))
 
 
@@ -34,7 +40,11 @@ def _switch_off(file: EditableFile, call: ast.Call) -> Edit:
         Refused: its arguments say something about them, or may.
     """
     value = keyword_of(call, "validate_args")
-    if value is None and not has_open_options(call):
+    by_position = len(call.args) > _PARAMETERS or any(
+        isinstance(each, ast.Constant) and (each.value is None or isinstance(each.value, bool))
+        for each in call.args
+    )
+    if value is None and not by_position and not has_open_options(call):
         return file.add_argument(call, "validate_args=False")
     raise Refused(f"`validate_args` is set at line {call.lineno}, or may be")
 

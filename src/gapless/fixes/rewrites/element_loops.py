@@ -7,6 +7,7 @@ import ast
 from gapless.fixes.editing.editable import OtherForm, Refused
 from gapless.fixes.editing.numbers_read import read_at
 from gapless.fixes.editing.places import Draft, FixPlace
+from gapless.fixes.editing.variables import has_own
 from gapless.uses.source_files import SourceFile, called_name, root_name
 from gapless.uses.unseen import changes_in_place
 
@@ -33,8 +34,10 @@ def write(place: FixPlace) -> Draft:
         edits = [file.replace(walked, f"({file.text(walked)}).tolist()")]
     scope = source.scope(loop) if isinstance(loop, ast.For) else loop
     for node in ast.walk(scope):
-        if not isinstance(node, ast.Name) or node.id != name:
+        if not isinstance(node, ast.Name) or node.id != name or has_own(source, node, scope):
             continue
+        if source.scope(node) is not source.scope(loop):
+            raise Refused(f"`{name}` is used in another function at line {node.lineno}")
         if isinstance(node.ctx, ast.Store) and any(node is each for each in ast.walk(loop)):
             continue
         parent = source.parents[node]

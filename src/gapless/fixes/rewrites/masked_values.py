@@ -10,6 +10,7 @@ from gapless.fixes.editing.places import (
     FixPlace,
     has_open_options,
     import_ops,
+    is_whole,
     keyword_of,
     qualified_name,
 )
@@ -66,8 +67,9 @@ def _loss(place: FixPlace, call: ast.Call) -> Draft:
         raise Refused("not both of input and target are selected by a mask")
     if len({ast.dump(each.slice) for each in selections}) != 1:
         raise Refused("input and target are selected by different masks")
-    if not {each.arg for each in call.keywords} <= _OPTIONS:
-        raise Refused("the loss has arguments that `gapless.ops` does not know")
+    by_class = loss in _BY_CLASS
+    if not {each.arg for each in call.keywords} <= (_OPTIONS if by_class else {"reduction"}):
+        raise Refused("the loss has arguments that `gapless.ops` does not know, or needs for each element")
     reduction = keyword_of(call, "reduction")
     if reduction is not None and getattr(reduction, "value", "") not in _SUMS:
         raise Refused("the loss of each selected element is used")
@@ -75,9 +77,9 @@ def _loss(place: FixPlace, call: ast.Call) -> Draft:
     if any(isinstance(each, (ast.Call, ast.NamedExpr, ast.Await)) for each in ast.walk(mask)):
         raise Refused("the mask is made anew for each of the two")
     dimensions = [len(tensor.shape) for tensor in place.site.tensors]
-    if loss in _BY_CLASS and (dimensions[1] != 1 or dimensions[0] > 2):
+    samples = (2,) if place.node is selections[0] or not is_whole(place.site.tensors[0]) else (1,)
+    if by_class and (dimensions[1] != 1 or dimensions[0] not in samples):
         raise Refused("the mask is not one of the samples")
-    by_class = loss in _BY_CLASS
     text = file.text(mask) if by_class else _mask(place, selections[0])
     edits: list[Edit] = [
         file.replace(call.func, f"ops.{loss}"),
