@@ -73,3 +73,25 @@ def test_the_windows_of_images_are_no_rounded_products(shape: tuple[int, ...]):
     with RoundedProducts() as products:
         functional.structural_similarity_index_measure(torch.rand(shape), torch.rand(shape), sigma=0.5)
     assert not products.names
+
+
+def test_images_are_convolved_in_parts_that_32_bits_index(monkeypatch: pytest.MonkeyPatch):
+    from gapless.metrics import functional
+    from gapless.metrics.image import similarity
+
+    images = torch.rand(3, 2, 16, 16), torch.rand(3, 2, 16, 16)
+    expected = functional.structural_similarity_index_measure(*images, sigma=0.5)
+    sizes: list[int] = []
+
+    def convolve(image: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        sizes.append(image.numel())
+        return torch.conv2d(image, *args, **options)
+
+    monkeypatch.setattr(similarity, "_MAX_ELEMENTS", 2000)
+    monkeypatch.setattr(similarity.F, "conv2d", convolve)
+    with RoundedProducts() as products:
+        parts = functional.structural_similarity_index_measure(*images, sigma=0.5)
+    assert torch.equal(parts, expected)
+    assert not products.names
+    assert len(sizes) > 2
+    assert max(sizes) <= 2000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from gapless.metrics.statistic import storable
 
 DEFAULT_BETAS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 """Exponents of the scales, from Wang, Simoncelli and Bovik (2003), as in TorchMetrics."""
+_MAX_ELEMENTS = 2**31 - 1
+"""Elements that a GPU convolves channel by channel in one call: its kernels index with 32 bits."""
 
 
 class SsimWindow(NamedTuple):
@@ -82,20 +85,28 @@ def paired_images(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def blur(image: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return images ``(N, C, ...)`` averaged with `weights`, one dimension after the other.
+    """Return images ``(N, C, ...)`` averaged with `weights`, one dimension after the other."""
+    planes = image.flatten(0, 1)
+    at_once = max(_MAX_ELEMENTS // max(math.prod(planes.shape[1:]), 1), 1)
+    calls = -(-len(planes) // at_once)
+    parts = [_blur_planes(part, weights) for part in planes.tensor_split(calls)]
+    result = torch.cat(parts) if len(parts) > 1 else parts[0]
+    return result.reshape(*image.shape[:2], *result.shape[1:])
 
-    Each image is a channel of its own: a GPU convolves channels one by one in full precision, and a single
-    one by cuDNN in TF32, whose rounding the differences of squares in a similarity make a thousand times
-    larger.
+
+def _blur_planes(planes: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Return `planes`, ``(N, ...)``, averaged with `weights`.
+
+    Each is a channel of its own: a GPU convolves channels one by one in full precision, and a single one by
+    cuDNN in TF32, whose rounding the differences of squares in a similarity make a thousand times larger.
     """
-    result, dims = image.flatten(0, 1).unsqueeze(0), len(weights)
-    channels = result.shape[1]
+    result, channels, dims = planes.unsqueeze(0), len(planes), len(weights)
     convolve = F.conv2d if dims == 2 else F.conv3d
     for dim, row in enumerate(weights):
         shape = [1, 1, *(len(row) if i == dim else 1 for i in range(dims))]
         kernels = row.to(result.dtype).reshape(shape).expand(channels, *shape[1:])
         result = convolve(result, kernels, groups=channels)
-    return result.reshape(*image.shape[:2], *result.shape[2:])
+    return result[0]
 
 
 def compare_images(
