@@ -464,6 +464,22 @@ def test_what_is_kept_has_its_values_and_changes_with_nothing(patches: Patches) 
     assert result["x"][0] is result["x"][1]
 
 
+def test_indices_without_values_are_in_every_range() -> None:
+    """What runs outside compiled code looks them up."""
+    from gapless.emulation.compiled.signatures import KeptTensor, Rebuilder
+
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # fills memory that is not written with the largest numbers
+    try:
+        rebuilt = Rebuilder(lambda tensor, index: None, values=False)
+        indices = rebuilt(KeptTensor((3, 2), (2, 1), torch.int64, 0, False, None))
+        weights = rebuilt(KeptTensor((3, 2), (2, 1), torch.float32, 0, False, None))
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert not indices.any()
+    assert weights.isnan().all()
+
+
 class Counted:
     """A class that keeps account of its objects, as pools, registries and files do."""
 

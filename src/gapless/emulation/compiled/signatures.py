@@ -272,7 +272,7 @@ def settle(value: Any, copy: Callable[[Any], Any], depth: int = 0) -> Any:
 
 class Rebuilder:
     """Rebuilds arguments from what `ArgumentKeeper` kept; `place` puts each tensor on its device.
-    Without `values` large tensors stay unwritten, and so take no memory."""
+    Without `values` tensors other than small ones of integers stay unwritten, and so take no memory."""
 
     def __init__(self, place: Callable[[torch.Tensor, int], object], values: bool) -> None:
         self._place, self._values = place, values
@@ -309,12 +309,12 @@ class Rebuilder:
                     stride or size < 2 for stride, size in zip(kept.strides, kept.shape, strict=True)
                 )
                 tensor = tensor.copy_(kept.values) if spread else kept.values.clone()
-            elif not self._values:
+            elif not self._values and (kept.dtype.is_floating_point or tensor.nbytes > _MAX_INTEGER_BYTES):
                 pass
             elif kept.dtype.is_floating_point and tensor.numel():
                 tensor.uniform_(-1, 1)
             else:
-                tensor.zero_()
+                tensor.zero_()  # unwritten memory would hold indices out of range
         self._place(tensor, kept.device)
         for name, mark in kept.marks.items():
             setattr(tensor, name, mark)
