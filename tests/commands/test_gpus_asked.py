@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+from collections.abc import Callable, Collection
+from typing import Any
 
 import fork_server
 import msgspec
@@ -14,7 +17,7 @@ from gapless.analyze.tables.offers_tables import offers_table
 from gapless.analyze.verdicts.offers_verdict import offers_sentence
 from gapless.commands._checking import CheckOptions
 from gapless.commands._gpus import choose_gpus
-from gapless.commands._installed_gpu import InstalledGpu, gpu_of_this_machine
+from gapless.commands._installed_gpu import InstalledGpu, gpu_of_this_machine, installed_gpu
 from gapless.errors import UsageError
 from gapless.model import Environment, Report, Verdict
 from gapless.model.estimate import Range
@@ -51,6 +54,72 @@ def test_the_gpu_of_this_machine_is_emulated_unless_another_is_named(installed, 
     monkeypatch.setattr(gpu_of_this_machine, "__defaults__", (lambda: installed,))
     assert CheckOptions().decide(0.0).capture.emulator.gpu == emulated
     assert CheckOptions(gpus="l4").decide(0.0).capture.emulator.gpu == "l4"
+
+
+class FakeDriver:
+    """The driver's library with one GPU, of which calls named in `failing` return errors."""
+
+    def __init__(self, failing: Collection[str] = (), lacking: Collection[str] = ()) -> None:
+        self.failing, self.lacking = failing, lacking
+        self.calls: list[str] = []
+        self.wanted_gpu: object = None
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if name in self.lacking:
+            raise AttributeError(name)
+
+        def call(*args: Any) -> int:
+            self.calls.append(name)
+            if name.startswith("nvmlDeviceGetHandleBy"):
+                self.wanted_gpu = args[0]
+                if isinstance(args[0], int) and args[0] >= 1 << 64:
+                    raise ctypes.ArgumentError
+                return int(self.wanted_gpu not in (0, b"GPU-1"))
+            if name == "nvmlDeviceGetName":
+                args[1].value = b"NVIDIA L4"
+            return int(name in self.failing)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("visible", "wanted_gpu", "is_known"),
+    [
+        (None, 0, True),
+        (" 0 ,1", 0, True),
+        ("7", 7, False),
+        ("9" * 30, int("9" * 30), False),
+        ("GPU-1,0", b"GPU-1", True),
+        ("", b"", False),
+        ("-1", b"-1", False),
+        ("²", "²".encode(), False),
+        ("\udcff", b"\xff", False),
+    ],
+)
+def test_the_driver_is_wanted_gpu_the_first_visible_gpu(visible, wanted_gpu, is_known, monkeypatch) -> None:
+    driver = FakeDriver()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    installed = installed_gpu()
+    assert driver.wanted_gpu == wanted_gpu
+    assert (installed.name if installed else None) == ("NVIDIA L4" if is_known else None)
+    assert driver.calls[-1] == "nvmlShutdown"
+
+
+DRIVER_CALLS = (
+    "nvmlInit_v2", "nvmlDeviceGetName", "nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetMemoryInfo",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRIVER_CALLS)
+def test_a_driver_that_does_not_answer_is_no_gpu(name: str, monkeypatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for driver in (FakeDriver(failing=[name]), FakeDriver(lacking=[name])):
+        monkeypatch.setattr(ctypes, "CDLL", lambda _, driver=driver: driver)
+        assert installed_gpu() is None
+        assert ("nvmlShutdown" in driver.calls) == (name != "nvmlInit_v2")
 
 
 def test_one_gpu_is_no_table_and_one_with_a_price_is() -> None:

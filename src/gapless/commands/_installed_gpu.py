@@ -24,7 +24,11 @@ class InstalledGpu(NamedTuple):
 
 
 def installed_gpu() -> InstalledGpu | None:
-    """Return the first GPU that a CUDA program would see on this machine; None if there is none."""
+    """Return the first GPU that a CUDA program would see on this machine; None if there is none.
+
+    Numbers are the driver's. CUDA numbers GPUs that differ by speed unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``:
+    of those it may use another.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     try:
         library = ctypes.CDLL(_LIBRARY)
@@ -34,7 +38,7 @@ def installed_gpu() -> InstalledGpu | None:
             return _ask(library, visible)
         finally:
             library.nvmlShutdown()
-    except (OSError, AttributeError):  # no driver, or one without these functions
+    except (OSError, AttributeError, ctypes.ArgumentError):  # no driver, no such function or such number
         return None
 
 
@@ -43,10 +47,10 @@ def _ask(library: Any, visible: str) -> InstalledGpu | None:
     handle, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
     major, minor = ctypes.c_int(), ctypes.c_int()
     name = ctypes.create_string_buffer(_MAX_NAME_BYTES)
-    if visible.isdigit():
+    if visible.isascii() and visible.isdigit():
         failed = library.nvmlDeviceGetHandleByIndex_v2(int(visible), ctypes.byref(handle))
     else:
-        failed = library.nvmlDeviceGetHandleByUUID(visible.encode(), ctypes.byref(handle))
+        failed = library.nvmlDeviceGetHandleByUUID(os.fsencode(visible), ctypes.byref(handle))
     failed = (
         failed
         or library.nvmlDeviceGetName(handle, name, _MAX_NAME_BYTES)
