@@ -206,8 +206,9 @@ def advise_checkpoint(read: ReadValue, use: Use) -> str:
 
 def advise_timing(read: ReadValue, use: Use) -> str:
     return (
-        "waits for the GPU, where a clock is read: measure with `torch.cuda.Event(enable_timing=True)` "
-        "and `elapsed_time`, or read the clock once for many steps"
+        "nothing uses the value, but a clock is read in this code: if it is read to wait, measure with "
+        "`torch.cuda.Event(enable_timing=True)` and `elapsed_time`, or read the clock once for many steps; "
+        "otherwise delete the read"
     )
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
-from gapless.model import Site
+from gapless.model import Site, Use
 from gapless.model.cause import OriginKind
 from gapless.model.use import NEEDED_AT_ONCE, UseKind
 from gapless.rules._by_use import is_only, leading_uses
-from gapless.rules._code import is_constant
+from gapless.rules._code import called_name, is_constant, parse_line
 from gapless.rules._places import bare_operator, parse_waiting_line
 
 
@@ -72,6 +72,8 @@ _BY_ORIGIN: dict[OriginKind, Superfluous] = {
 }
 """What goes by where the values come from. Instead of what was made on the CPU a kernel makes it."""
 _SELECTIONS = ("GAP110", "GAP112")
+_INDEXING = ("index_", "gather", "take", "scatter")
+"""Beginnings of functions that take indices."""
 _CONSTANTS = "GAP121"
 
 
@@ -91,7 +93,11 @@ def superfluous_at(site: Site, code: str, joined: bool = False) -> Superfluous:
     if code == _CONSTANTS:
         return _COPY if bare_operator(site) == "where" or _is_constant_list(site) else _NOTHING
     if code in _BY_RULE:
-        return _BY_RULE[code]
+        removed = _BY_RULE[code]
+        stays = removed.instead == FOLLOWED and not all(
+            _is_index(use) for use in site.uses if use.kind == "selection"
+        )
+        return _NOTHING if stays else removed
     return _of_uses(site) if site.mechanism == "read" and site.deciding_frame is None else _NOTHING
 
 
@@ -99,6 +105,17 @@ def _goes_with_its_rows(site: Site) -> bool:
     """Whether a mask takes the place of a selection: the CPU needs its rows, not their number."""
     kinds = {use.kind for use in site.uses}
     return "selection" in kinds and not kinds & (NEEDED_AT_ONCE - {"selection", "empty"})
+
+
+def _is_index(use: Use) -> bool:
+    """Whether the code of `use` says that indices are used as an index."""
+    code = parse_line(use.text)
+    return code is not None and any(
+        isinstance(each.slice, (ast.Name, ast.Subscript, ast.Tuple))
+        if isinstance(each, ast.Subscript)
+        else isinstance(each, ast.Call) and called_name(each).startswith(_INDEXING)
+        for each in ast.walk(code.statement)
+    )
 
 
 def _is_constant_list(site: Site) -> bool:

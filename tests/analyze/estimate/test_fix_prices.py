@@ -263,6 +263,18 @@ def test_what_a_remedy_removes_is_known_of_all_uses_or_of_none():
             assert superfluous_at(site(uses=(rows, Use(kind=kind, line=6))), code) == Superfluous()
 
 
+@pytest.mark.parametrize(
+    ("text", "goes"),
+    [
+        ("x[places]", True), ("x[places[:, 0]]", True), ("x.index_fill_(0, places, 0.5)", True),
+        ("places.cpu()", False), ("places[0].cpu()", False), ("print(places)", False),
+    ],
+)  # fmt: skip
+def test_indices_stay_where_they_are_used_as_numbers(text: str, goes: bool):
+    uses = (Use(kind="selection", line=4, text="x[places]"), Use(kind="selection", line=5, text=text))
+    assert superfluous_at(site(uses=uses), "GAP110").operator == goes
+
+
 def test_what_a_remedy_removes_follows_the_origin_first():
     line = SourceLine("/work/train.py", 2, "train", "y = x.cpu()")
     back = site(cause=Origin(kind="copied-back", line=line))
