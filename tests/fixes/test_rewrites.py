@@ -252,6 +252,12 @@ for i in (1, 2, 3, 4):
     train()
     print(step(), w.item(), b.item())
 
+## the body of a class
+for i in (1, 2, 3, 4):
+    class Values:
+        both = (train().item(), x.sum().item())
+    print([name for name in vars(Values) if not name.startswith("__")])
+
 ## something else called ops
 class ops: masked_sum = None
 ops = ops()
@@ -282,3 +288,9 @@ def test_random_numbers_stay_those_of_the_cpu(tmp_path: Path) -> None:
     rewriting = rewrite(tmp_path, text)
     assert "torch.randn(3).to('cuda', non_blocking=True)" in rewriting.text
     assert rewriting.after.printed == rewriting.before.printed
+
+
+def test_a_number_that_float32_rounds_may_be_rounded(tmp_path: Path) -> None:
+    text = "for i in range(5):\n    y = torch.where(x.double() > 9, torch.tensor(0.1), x); train()\n"
+    rewriting = rewrite(tmp_path, text)
+    assert [fix.level for fix in rewriting.fixes if fix.edits] == ["rounding"]

@@ -13,6 +13,7 @@ from gapless.fixes.editing.places import Draft, FixPlace, is_whole, qualified_na
 from gapless.fixes.editing.variables import block_of
 from gapless.model.fix import Edit
 from gapless.uses.source_files import called_name, names_in, root_name
+from gapless.uses.unseen import in_class
 
 _UNCONDITIONAL = (
     ast.BinOp, ast.UnaryOp, ast.Call, ast.keyword, ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List,
@@ -74,6 +75,8 @@ def _movable(place: FixPlace) -> _Reading:
             is_torch = qualified_name(place, node.func).startswith("torch.")
             if not is_torch and not (is_method and root_name(node.func) not in source.imports):
                 raise Refused("what is read calls a function of the project")
+    if in_class(source, statement):
+        raise Refused("the class would have the numbers as attributes")
     start = read.call.lineno, read.call.col_offset
     for node in ast.walk(statement):
         if (

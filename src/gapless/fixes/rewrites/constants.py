@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import struct
 
 from gapless.fixes.editing.editable import OtherForm, Refused
 from gapless.fixes.editing.places import Draft, FixPlace, has_open_options, is_module_call, keyword_of
@@ -93,8 +94,8 @@ def _move_factory(place: FixPlace, call: ast.Call) -> Draft:
 
 def _leave_numbers(place: FixPlace, call: ast.Call) -> Draft:
     """Return the change of ``torch.where(mask, torch.tensor(0.0), x)``."""
-    edits = [
-        place.file.replace(value, place.file.text(value.args[0]))
+    numbers = [
+        value.args[0]
         for value in call.args[1:]
         if isinstance(value, ast.Call)
         and is_module_call(place, value, "tensor")
@@ -102,6 +103,21 @@ def _leave_numbers(place: FixPlace, call: ast.Call) -> Draft:
         and not value.keywords
         and _is_number(value.args[0])
     ]
-    if len(edits) != 1 or len(call.args) != 3:
+    if len(numbers) != 1 or len(call.args) != 3:
         raise OtherForm("no operand of `where` is a tensor of a number")
-    return Draft("a number needs no copy", tuple(edits))
+    (number,) = numbers
+    edit = place.file.replace(place.file.source.parents[number], place.file.text(number))
+    return Draft("a number needs no copy", (edit,), "exact" if _is_short(number) else "rounding")
+
+
+def _is_short(number: ast.expr) -> bool:
+    """Whether float32, to which the tensor was rounded, holds a number exactly.
+
+    >>> [_is_short(ast.parse(text, mode="eval").body) for text in ("-0.5", "0.1", "1e60")]
+    [True, False, False]
+    """
+    value = float(ast.literal_eval(number))
+    try:
+        return struct.unpack("f", struct.pack("f", value)) == (value,)
+    except OverflowError:
+        return False
