@@ -63,3 +63,25 @@ def test_what_is_small_is_copied_by_the_call(tmp_path: Path) -> None:
     assert ".to('cuda', non_blocking=True)" in rewriting.text
     assert rewriting.after.printed == rewriting.before.printed
     assert rewriting.waits[0] - rewriting.waits[1] == 5
+
+
+def test_a_batch_that_is_changed_behind_its_copy_is_left(tmp_path: Path) -> None:
+    text = (
+        "feed = Feed(data, 4)\nfor i, (part, y) in enumerate(feed):\n    part *= 2\n    z = part.to('cuda')\n"
+        "    train()\n    if i > 9: part.zero_()\n"
+    )
+    rewriting = rewrite(tmp_path, text, DATA)
+    assert "changed in place behind the copy" in " ".join(rewriting.refusals)
+    assert "non_blocking" not in rewriting.text
+    again = rewrite(tmp_path, text.replace("    if i > 9: part.zero_()\n", ""), DATA)
+    assert "part.to('cuda', non_blocking=True)" in again.text
+
+
+def test_a_copy_that_also_goes_to_the_cpu_is_left(tmp_path: Path) -> None:
+    text = (
+        "def move(t, d):\n    return t.to(d)\nfor i in range(5):\n    y = move(torch.ones(3), 'cuda')\n"
+        "    train()\nprint(move(y, 'cpu'))\n"
+    )
+    rewriting = rewrite(tmp_path, text)
+    assert "it also copies to the CPU, which must wait for its values" in rewriting.refusals
+    assert "non_blocking" not in rewriting.text

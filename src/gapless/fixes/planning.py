@@ -92,6 +92,7 @@ def plan_fixes(session: Session, root: Path, script: str) -> tuple[Fix, ...]:
     files = Files(root)
     program = UserProgram(files.project, files, script, session.loaders)
     places = _collect(session)
+    program.copied_back = {(key.file, key.line, key.span) for key in places if key.code == "GAP122"}
     opened: dict[_Key, FixPlace | str] = {}
     for key, waiting in places.items():
         try:

@@ -12,6 +12,7 @@ from gapless.model.event import Site, WaitedTensor
 from gapless.model.finding import Frequency
 from gapless.model.fix import Edit, FixLevel
 from gapless.model.loader_use import LoaderUse
+from gapless.model.use import Span
 from gapless.uses.resolving import CallGraph
 from gapless.uses.source_files import Project, SourceFile
 
@@ -36,6 +37,8 @@ class UserProgram:
     script: str = ""
     loaders: tuple[LoaderUse, ...] = ()
     reads: dict[ast.AST, WaitedTensor | None] = field(default_factory=dict)
+    copied_back: set[tuple[str, int, Span | None]] = field(default_factory=set)
+    """File, line and span of the expressions that copy to the CPU: some copy to the GPU as well."""
 
 
 @dataclass

@@ -10,6 +10,8 @@ from gapless.fixes.editing.places import Draft, FixPlace, has_open_options, impo
 from gapless.model.copies import IMMEDIATE
 from gapless.model.fix import Edit
 from gapless.rules._code import is_device
+from gapless.uses.source_files import names_in
+from gapless.uses.unseen import changes_in_place
 
 CODES = ("GAP120", "GAP121", "GAP123")
 ORDER = 60  # behind those that need no copy at all
@@ -18,6 +20,8 @@ ORDER = 60  # behind those that need no copy at all
 def write(place: FixPlace) -> Draft:
     """Return the change of a copy to the GPU that waits."""
     edits = non_blocking(place)
+    if (place.site.detail == "pinned" or _is_batch(place)) and _changes_behind(place):
+        raise Refused("what is copied is changed in place behind the copy, which may still run then")
     if place.site.detail == "pinned":
         if place.site.cause is not None and place.site.cause.refilled and not _is_batch(place):
             raise Refused("the pinned buffer is refilled: the next copy would have to wait for an event")
@@ -66,9 +70,11 @@ def non_blocking(place: FixPlace) -> tuple[Edit, ...]:
     """
     if not isinstance(place.node, ast.Call) or not isinstance(place.node.func, ast.Attribute):
         raise OtherForm("it is no `.to()` or `.cuda()`")
-    call, name = place.node, place.node.func.attr
+    call, name, line = place.node, place.node.func.attr, place.site.line
     if name not in ("to", "cuda", "type"):
         raise OtherForm(f"`{name}` takes no `non_blocking`")
+    if line is not None and (line.file, line.line, place.site.span) in place.program.copied_back:
+        raise Refused("it also copies to the CPU, which must wait for its values")
     if place.site.deciding_frame is not None:
         raise Refused(f"{place.site.deciding_frame.library} copies what `.{name}()` is called on")
     value = keyword_of(call, "non_blocking")
@@ -82,6 +88,25 @@ def non_blocking(place: FixPlace) -> tuple[Edit, ...]:
     ):
         raise Refused("whether the copy waits is said without a name")
     return (place.file.add_argument(call, "non_blocking=True"),)
+
+
+def _changes_behind(place: FixPlace) -> bool:
+    """Whether a statement behind the copy changes the variable that is copied in place."""
+    source = place.file.source
+    owner = (
+        place.node.func.value
+        if isinstance(place.node, ast.Call) and isinstance(place.node.func, ast.Attribute)
+        else None
+    )
+    statement = source.statement(place.node)
+    if not isinstance(owner, ast.Name) or owner.id in names_in(statement, ast.Store):
+        return False
+    end = statement.end_lineno or statement.lineno
+    return any(
+        each.lineno > end and changes_in_place(source, each, owner.id)
+        for each in ast.walk(source.scope(statement))
+        if isinstance(each, ast.stmt)
+    )
 
 
 def _is_batch(place: FixPlace) -> bool:
