@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fixes.cases import split_cases
-from fixes.rewriting import rewrite
+from fixes.rewriting import Rewriting, rewrite
 
 LISTS = split_cases("""
 ## behind the loop
@@ -44,20 +44,15 @@ for i in range(6):
 print(losses)
 losses = []
 print(losses)
-
-## read now and then and begun anew
-losses = []
-for i in range(6):
-    losses.append(train().item())
-    if i % 2:
-        print(losses)
-        losses = []
 """)
 
 
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_is_read_once(name: str, tmp_path: Path) -> None:
-    rewriting = rewrite(tmp_path, LISTS[name])
+    _check_read_once(rewrite(tmp_path, LISTS[name]))
+
+
+def _check_read_once(rewriting: Rewriting) -> None:
     assert rewriting.refusals == []
     assert rewriting.after.printed == rewriting.before.printed
     assert rewriting.waits[1] <= 3
@@ -141,3 +136,8 @@ def test_a_list_of_something_else_is_left(name: str, tmp_path: Path) -> None:
     rewriting = rewrite(tmp_path, REFUSED[name])
     assert rewriting.refusals
     assert "stack" not in rewriting.text
+
+
+def test_a_list_that_begins_anew_is_read_now_and_then(tmp_path: Path) -> None:
+    text = REFUSED["read now and then and filled on"]
+    _check_read_once(rewrite(tmp_path, text + "        losses = []\n"))
