@@ -23,8 +23,8 @@ from gapless.fixes.proof.writes import LinkGuard
 from gapless.model.fix import Edit, FixProof
 
 SCRIPT = """\
-import sys
 import time
+import numpy
 import torch
 from torch import nn
 from lib.batches import batches
@@ -33,7 +33,7 @@ torch.manual_seed(3)
 started = time.perf_counter()
 model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-copied = torch.cuda.Stream()
+copied, average = torch.cuda.Stream(), torch.optim.swa_utils.AveragedModel(model)
 total, hits, last = 0.0, 0, 0.0
 for step, (x, y) in enumerate(batches()):
     x, y = x.cuda(), y.cuda()
@@ -46,12 +46,16 @@ for step, (x, y) in enumerate(batches()):
         last = last * 2
     optimizer.zero_grad()
     loss.backward()
-    optimizer.step()
+    optimizer.step(), average.update_parameters(model)
     total += loss.item()
     hits += (out.argmax(1) == y).sum().item()
     if step % 4 == 3:
         print(f"step {step} loss {total / (step + 1):.6f} ({time.perf_counter() - started:.3f} s)")
 print("hits", hits, "of", 64)
+seconds = time.perf_counter() - started
+torch.save({"average": average, "loss": float(total), "train_time": seconds}, "last.pt")
+numpy.save("loss.npy", float(total))
+open("summary", "w").write(f"{float(total):.3f} in {seconds:.1f} s")
 """
 
 BATCHES = """\
@@ -66,8 +70,8 @@ def batches():
 WRONG = {
     "another reduction": ("entropy(out, y)", 'entropy(out, y, reduction="sum")', "step 1, Sequential"),
     "a changed order": (
-        "    loss.backward()\n    optimizer.step()\n",
-        "    optimizer.step()\n    loss.backward()\n",
+        "    loss.backward()\n    optimizer.step(),",
+        "    optimizer.step()\n    loss.backward(),",
         "step 1, Sequential",
     ),
     "half the precision": ("total += loss.item()", "total += loss.half().item()", "is 'step 3 loss"),
@@ -96,6 +100,20 @@ WRONG = {
         "total += loss.item(); model[1].running_mean.add_(1e-6)",
         "step 2, Sequential.1.running_mean",
     ),
+    "a state after the last step": (
+        'print("hits", hits',
+        'model[0].bias.data.add_(1); print("hits", hits',
+        "at the end, Sequential.0.bias",
+    ),
+    "an average": (
+        "average.update_parameters(model)",
+        "step and average.update_parameters(model)",
+        "step 2, untrained AveragedModel.",
+    ),
+    "a saved number": ('"loss": float(total)', '"loss": float(total) + 1', "is saved, last.pt['loss']: "),
+    "a saved type": ('"loss": float(total)', '"loss": loss.detach().double()', "last.pt['loss']: dtype"),
+    "a file of data": ('.npy", float(total)', '.npy", float(total) + 1', "line 1 of loss.npy is 'data with"),
+    "a file of text": ("{float(total):.3f} in", "{float(total):.4f} in", "line 1 of summary is '"),
     "a crash": ("total += loss.item()", "total += loss.numpy()", "ends with TypeError: can't convert cuda:0"),
 }  # fmt: skip
 
@@ -233,14 +251,19 @@ def test_the_sign_of_a_zero_counts_and_the_bits_of_nan_do_not(tmp_path: Path) ->
     assert rounded.rounded
 
 
-def run_alone(folder: Path, before: str, after: str) -> FixProof:
+def run_alone(prover: Prover, folder: Path, before: str, after: str) -> FixProof:
     (folder / "a.py").write_text(before)
     (folder / "b.py").write_text(after)
-    return proving.prove(*of_paths(str(folder / "a.py"), str(folder / "b.py")))
+    versions = of_paths(str(folder / "a.py"), str(folder / "b.py"))
+    alone = Prover(versions[0])
+    alone._runner.close()
+    alone._runner = prover._runner  # which has imported torch
+    return alone.prove(versions[1])
 
 
-def test_a_version_before_that_fails_proves_nothing(tmp_path: Path) -> None:
+def test_a_version_before_that_fails_proves_nothing(prover: Prover, tmp_path: Path) -> None:
     proof = run_alone(
+        prover,
         tmp_path,
         "import torch\nraise ValueError('no data')\n",
         "import torch\nraise ValueError('no data')\n\n",
@@ -251,9 +274,9 @@ def test_a_version_before_that_fails_proves_nothing(tmp_path: Path) -> None:
     )
 
 
-def test_a_script_that_differs_by_itself_is_not_refused(tmp_path: Path) -> None:
+def test_a_script_that_differs_by_itself_is_not_refused(prover: Prover, tmp_path: Path) -> None:
     text = "import os, torch\nprint(os.urandom(4).hex(), torch.zeros(1).cuda().item())\n"
-    proof = run_alone(tmp_path, text, text.replace(".item()", ".tolist()[0]"))
+    proof = run_alone(prover, tmp_path, text, text.replace(".item()", ".tolist()[0]"))
     assert proof.outcome == "unprovable"
     assert proof.reason.startswith("the script differs from run to run by itself: line 1 of standard output")
 
@@ -297,10 +320,10 @@ def test_copies_hold_the_project_and_link_its_data(tmp_path: Path) -> None:
 def test_a_patch_names_the_version_after(project: ScriptProject, tmp_path: Path) -> None:
     patch = tmp_path / "fix.diff"
     patch.write_text(
-        "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n-import sys\n+import os\n import time\n"
+        "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n-import time\n+import os\n import numpy\n"
     )
     _, after = of_patch(str(project.root / "train.py"), str(patch))
-    assert (after.read("train.py") or b"").startswith(b"import os\nimport time\n")
-    patch.write_text(patch.read_text().replace("import time", "import random"))
+    assert (after.read("train.py") or b"").startswith(b"import os\nimport numpy\n")
+    patch.write_text(patch.read_text().replace("import numpy", "import random"))
     with pytest.raises(UsageError, match="does not apply"):
         of_patch(str(project.root / "train.py"), str(patch))

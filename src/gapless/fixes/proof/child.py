@@ -89,7 +89,7 @@ class _Recording:
         with environment_for_children(ChildPlan(CHILD_START, capture=plan.capture)) as folder:
             self.children = str(folder)
             seed_everything(plan.seed)
-            self.guard.install()
+            self.guard.install(self.states.record_saved)
             LineTracer(lines, plan.root).install()
             session = run(target, emulator, stopper, children=folder, before_hard_exit=self.save)
             sys.settrace(None)
@@ -117,6 +117,7 @@ class _Recording:
             marks=self.limit.marks,
             results=tuple(states.results),
             final=states.final_states(),
+            saved=tuple(states.saved),
             random=random_states(),
             outside=tuple(path for path in self.guard.outside if not path.startswith(self.plan.results)),
             processes=self._processes(),

@@ -132,7 +132,7 @@ class RunComparison:
     def _compare_step(self, old: StepRecord, new: StepRecord) -> str:
         if old.optimizer != new.optimizer:
             return f"{new.optimizer} steps instead of {old.optimizer}"
-        text = self._compare_tensor_lists(old.tensors, new.tensors)
+        text = self._compare_tensor_lists(old.tensors, new.tensors) or self._compare_idle(old.idle, new.idle)
         if text:
             return text
         after = dict(new.rates)
@@ -141,6 +141,18 @@ class RunComparison:
             if rate != now and not abs(rate - now) <= self.rounding * abs(rate):
                 return f"the learning rate of {name} is {now!r} instead of {rate!r}"
         return ""
+
+    def _compare_idle(self, old: Sequence[TensorRecord], new: Sequence[TensorRecord]) -> str:
+        """Return how modules that are not trained differ, of classes with as many modules in both runs."""
+        names = [_names_by_class(records) for records in (old, new)]
+        comparable = {kind for kind in names[0] if names[0][kind] == names[1].get(kind)}
+        if self.rounding:  # several modules of a class are told apart by their bits
+            comparable = {kind for kind in comparable if not any("#" in name for name in names[0][kind])}
+        pairs = zip(
+            *([record for record in records if _class_of(record) in comparable] for records in (old, new)),
+            strict=True,
+        )
+        return next((text for was, now in pairs if (text := self.compare_tensors(was, now))), "")
 
     def _compare_tensor_lists(self, old: Sequence[TensorRecord], new: Sequence[TensorRecord]) -> str:
         """Return how the first of several tensors differs; "" if none does."""
@@ -216,6 +228,10 @@ class RunComparison:
             text = self.compare_tensors(record, states.get(record.name, record))
             if text:
                 yield RunDifference(steps, f"at the end, {text}")
+        if len(before.saved) != len(after.saved):
+            yield RunDifference(steps, f"{len(after.saved)} saved values instead of {len(before.saved)}")
+        elif text := self._compare_tensor_lists(before.saved, after.saved):
+            yield RunDifference(steps, f"in what is saved, {text}")
         if not steps and not before.processes:
             yield from self._result_differences(before, after)
         for name, state in before.random.items():
@@ -229,6 +245,17 @@ class RunComparison:
                 yield RunDifference(0, text)
         if len(before.results) != len(after.results):
             yield RunDifference(0, f"{len(after.results)} outputs of models instead of {len(before.results)}")
+
+
+def _class_of(record: TensorRecord) -> str:
+    return record.name.partition(".")[0].partition("#")[0]
+
+
+def _names_by_class(records: Sequence[TensorRecord]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for record in records:
+        names.setdefault(_class_of(record), []).append(record.name)
+    return names
 
 
 def _compare_zeros(comparison: Any, name: str, old: Any, new: Any) -> None:
@@ -249,7 +276,7 @@ def _elements(run: Run, record: TensorRecord) -> Any:
     """Return the stored elements of a tensor."""
     import torch
 
-    dtype: Any = getattr(torch, record.dtype)
+    dtype: Any = getattr(torch, record.dtype.removesuffix(" number"))
     size = record.stored * dtype.itemsize
     with open(run.values, "rb") as file:
         file.seek(record.offset)

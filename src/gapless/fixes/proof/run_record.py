@@ -52,13 +52,15 @@ class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True, array_like=T
 class StepRecord(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
     """What an optimizer's step left: parameters and buffers, learning rates, and how much was printed.
 
-    `printed` are bytes on standard output and error until then.
+    `printed` are bytes on standard output and error until then; `idle` the states of modules that no
+    optimizer trains, as averages of the trained ones, after some of the steps.
     """
 
     optimizer: str
     tensors: tuple[TensorRecord, ...]
     rates: tuple[tuple[str, float], ...] = ()
     printed: tuple[int, int] = (0, 0)
+    idle: tuple[TensorRecord, ...] = ()
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -73,7 +75,8 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     - `ending`: how it ended.
     - `steps`: one for each optimizer step, in order; `marks`: the step marks that the stop counts.
-    - `results`: outputs of the model in a script that trains nothing; `final`: the optimizers' states.
+    - `results`: outputs of the model in a script that trains nothing.
+    - `final`: the optimizers' states, parameters and buffers at the end; `saved`: what `torch.save` wrote.
     - `random`: digests of the states of all generators at the end.
     - `outside`: files outside of the project that the script wrote; `processes` that it started.
     - `seconds`: how long the script ran.
@@ -84,6 +87,7 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     marks: int = 0
     results: tuple[TensorRecord, ...] = ()
     final: tuple[TensorRecord, ...] = ()
+    saved: tuple[TensorRecord, ...] = ()
     random: dict[str, bytes] = {}
     outside: tuple[str, ...] = ()
     processes: tuple[ProcessRecord, ...] = ()

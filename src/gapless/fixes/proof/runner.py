@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import selectors
 import shutil
@@ -29,18 +30,18 @@ _SECONDS_TO_SAVE = 10.0
 """Seconds that a run gets to save its record once it is told to end."""
 _SECONDS_TO_START = 180.0
 """Seconds for importing torch on a busy machine."""
-_MAX_FILE_BYTES = 4 << 20
-"""Larger files that the script wrote are not compared."""
-_TEXT_ENDINGS = (".csv", ".json", ".jsonl", ".log", ".md", ".tsv", ".txt", ".yaml", ".yml")
-"""Files whose text is compared like printed lines."""
+_MAX_TEXT_BYTES = 4 << 20
+"""Larger text files that the script wrote are not compared."""
+_DATA_ENDINGS = (".npy", ".npz", ".pickle", ".pkl", ".png", ".safetensors")
+"""Files that hold no time of their own, so that the same data are the same bytes."""
 
 
 @dataclass(frozen=True)
 class Run:
     """What one run showed. `why` says why there is no record; `steps` it made are known even so.
 
-    `output` and `errors` are the printed lines, `warnings` those of Python, `files` the lines of text files
-    that the script wrote, `lines` the lines that ran.
+    `output` and `errors` are the printed lines, `warnings` those of Python, `files` the lines of files that
+    the script wrote, of data a digest, `lines` the lines that ran.
     """
 
     version: ProjectVersion
@@ -105,7 +106,7 @@ class VersionRunner:
         shutil.rmtree(root, ignore_errors=True)
         version.copy_to(root)
         sources = version.sources()
-        before = _text_files(root)
+        before = _stamps(root)
         plan = RunPlan(
             root=str(root),
             script=version.project.script,
@@ -128,9 +129,9 @@ class VersionRunner:
         errors, more = split_lines(_read(results / "errors"))
         record, session, why = _load(results, status, limit, errors)
         written = {
-            path: split_lines(_read(root / path))[0]
-            for path, stamp in _text_files(root).items()
-            if before.get(path) != stamp
+            path: text
+            for path, stamp in _stamps(root).items()
+            if before.get(path) != stamp and (text := _read_lines(root / path)) is not None
         }
         lines = LineMap(str(results / "lines"), str(root), sources).read()
         return Run(
@@ -211,18 +212,32 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def _text_files(root: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of change of the text files below `root`, by relative path."""
+def _stamps(root: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of change of the files below `root`, by relative path."""
     stamps = {}
     for place, folders, names in os.walk(root):
         folders[:] = [folder for folder in folders if folder not in (".git", "__pycache__")]
         for name in names:
             path = Path(place, name)
-            if name.endswith(_TEXT_ENDINGS) and path.is_file() and not path.is_symlink():
+            if path.is_file() and not path.is_symlink():
                 stat = path.stat()
-                if stat.st_size <= _MAX_FILE_BYTES:
-                    stamps[path.relative_to(root).as_posix()] = stat.st_size, stat.st_mtime_ns
+                stamps[path.relative_to(root).as_posix()] = stat.st_size, stat.st_mtime_ns
     return dict(sorted(stamps.items()))
+
+
+def _read_lines(path: Path) -> list[PrintedLine] | None:
+    """Return the lines of a text file, or a line for all of a file of data; None if they say nothing."""
+    if path.name.endswith(_DATA_ENDINGS):
+        digest = f"data with digest {hashlib.sha256(_read(path)).hexdigest()[:12]}"
+        return [PrintedLine(digest, digest, 0)]
+    data = _read(path) if path.stat().st_size <= _MAX_TEXT_BYTES else b"\0"
+    if b"\0" in data:
+        return None
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return None
+    return split_lines(data)[0]
 
 
 def _load(

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from ctypes import c_uint8
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -88,6 +89,7 @@ class StateRecorder:
         self._depth = 0
         self.steps: list[StepRecord] = []
         self.results: list[TensorRecord] = []
+        self.saved: list[TensorRecord] = []
         self.optimizers: list[Any] = []
 
     def install(self) -> None:
@@ -118,8 +120,10 @@ class StateRecorder:
             tensors.append(self._store.record(name, tensor))
             if rate is not None:
                 rates.append((name, rate))
-        record = StepRecord(type(optimizer).__name__, tuple(tensors), tuple(rates), self._printed())
-        self.steps.append(record)
+        number = len(self.steps) + 1
+        idle = tuple(self._idle_states()) if number & (number - 1) == 0 else ()  # at 1, 2, 4, 8, ...
+        kind = type(optimizer).__name__
+        self.steps.append(StepRecord(kind, tuple(tensors), tuple(rates), self._printed(), idle))
 
     def _states(self, optimizer: Any) -> Iterator[tuple[str, torch.Tensor, float | None]]:
         """Yield each parameter of `optimizer` with its name and learning rate, then the modules' buffers."""
@@ -136,10 +140,55 @@ class StateRecorder:
                 for name, buffer in root.named_buffers():
                     yield f"{label}.{name}", buffer, None
 
+    def _idle_states(self) -> Iterator[TensorRecord]:
+        """Yield the states of modules that no optimizer trains; those of a class sorted by bits."""
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        trained = {id(parameter) for group in groups for parameter in group["params"]}
+        records: dict[str, list[list[TensorRecord]]] = {}
+        for module in outermost_modules():
+            states = dict(module.named_parameters()), dict(module.named_buffers())
+            if trained.isdisjoint(id(parameter) for parameter in states[0].values()):
+                own = [self._store.record(*item) for state in states for item in state.items()]
+                records.setdefault(type(module).__name__, []).append(own)
+        for kind, modules in sorted(records.items()):
+            modules.sort(key=lambda own: [record.digest for record in own])
+            for number, own in enumerate(modules, 1):
+                label = f"untrained {kind}#{number}" if len(modules) > 1 else f"untrained {kind}"
+                yield from (msgspec.structs.replace(record, name=f"{label}.{record.name}") for record in own)
+
+    def record_saved(self, file: str, value: object) -> None:
+        """Record the tensors and numbers that are saved as `file`, without those that a clock decides."""
+        from gapless.fixes.proof.printed_text import mask
+        from gapless.prove.tree import leaves
+
+        for path, leaf in leaves(value, file):
+            if isinstance(leaf, torch.nn.Module):
+                for name, state in leaf.state_dict().items():
+                    if isinstance(state, torch.Tensor):
+                        self.saved.append(self._store.record(f"{path}.{name}", state))
+            elif isinstance(leaf, torch.Tensor):
+                self.saved.append(self._store.record(path, leaf))
+            elif isinstance(leaf, int | float):
+                text = f"{path.rpartition('[')[2]} 1.5".replace("]", "")
+                if mask(text) == text:  # no time
+                    self.saved.append(self._record_number(path, leaf))
+
+    def _record_number(self, path: str, number: float) -> TensorRecord:
+        kind = torch.int64 if isinstance(number, int) and abs(number) < 1 << 63 else torch.float64
+        with without_emulation():
+            record = self._store.record(path, torch.tensor(number, dtype=kind))
+        return msgspec.structs.replace(record, dtype=f"{record.dtype} number")
+
     def _name(self, parameters: list[torch.Tensor]) -> None:
         """Name `parameters` by the outermost modules that hold them; those of one class are numbered."""
         labels = {id(root): label for label, root in self._roots}
-        for root in outermost_modules(parameters):
+        position = {id(parameter): number for number, parameter in enumerate(parameters)}
+        held = [
+            (min(numbers), -len(numbers), type(root).__name__, root)
+            for root in outermost_modules()
+            if (numbers := [position[id(p)] for p in root.parameters() if id(p) in position])
+        ]
+        for *_, root in sorted(held, key=lambda item: item[:3]):
             kind = type(root).__name__
             same = sum(label.partition("#")[0] == kind for label in labels.values())
             if id(root) not in labels:
@@ -149,8 +198,13 @@ class StateRecorder:
                 self._names.setdefault(id(parameter), f"{labels[id(root)]}.{name}")
 
     def final_states(self) -> tuple[TensorRecord, ...]:
-        """Return the states that the optimizers keep for their parameters at the end."""
-        records = []
+        """Return the trained modules' states, and those that the optimizers keep for them, at the end."""
+        records = [
+            self._store.record(f"{label}.{name}", state)
+            for label, root in self._roots
+            for states in (root.named_parameters(), root.named_buffers())
+            for name, state in states
+        ]
         for optimizer in self.optimizers:
             for parameter, state in optimizer.state.items():
                 name = self._names.get(id(parameter)) if isinstance(parameter, torch.Tensor) else None
@@ -164,18 +218,12 @@ class StateRecorder:
         return tuple(records)
 
 
-def outermost_modules(parameters: list[torch.Tensor]) -> list[torch.nn.Module]:
-    """Return the modules that hold any of `parameters` and that no other module holds, in their order."""
+def outermost_modules() -> list[torch.nn.Module]:
+    """Return the modules that no other module holds."""
     modules = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]
     modules = [module for module in modules if "_parameters" in vars(module)]  # not one in the making
     inner = {id(child) for module in modules for child in vars(module)["_modules"].values()}
-    position = {id(parameter): number for number, parameter in enumerate(parameters)}
-    roots = []
-    for module in modules:
-        held = [position[id(parameter)] for parameter in module.parameters() if id(parameter) in position]
-        if held and id(module) not in inner:
-            roots.append((min(held), -len(held), type(module).__name__, module))
-    return [root[-1] for root in sorted(roots, key=lambda root: root[:3])]
+    return [module for module in modules if id(module) not in inner]
 
 
 def _to_float(rate: Any) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -31,8 +32,11 @@ class LinkGuard:
         self._busy = False
         self.outside: dict[str, None] = {}
 
-    def install(self) -> None:
-        """Watch all writes of this process and of processes that it forks, until they end."""
+    def install(self, record_saved: Callable[[str, object], None]) -> None:
+        """Watch all writes of this process and of processes that it forks, until they end.
+
+        `record_saved` gets what `torch.save` writes, with the name of the file ("" of none).
+        """
         import torch
 
         sys.addaudithook(self._audit)
@@ -42,6 +46,8 @@ class LinkGuard:
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if isinstance(f, str | os.PathLike):  # written by C++, which no audit hook sees
                 self.prepare(os.fspath(f))
+            name = getattr(f, "name", f)
+            record_saved(os.path.basename(name) if isinstance(name, str | os.PathLike) else "", obj)
             real(obj, f, *args, **kwargs)
 
         torch.save = save
