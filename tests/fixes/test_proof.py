@@ -16,7 +16,7 @@ from gapless.errors import UsageError
 from gapless.fixes.proof import ProjectVersion, Prover, ScriptProject, proving
 from gapless.fixes.proof.edited_lines import lines_to_run
 from gapless.fixes.proof.first_difference import RunComparison
-from gapless.fixes.proof.project import _MAX_BYTES_COPIED
+from gapless.fixes.proof.project import _MAX_BYTES_COPIED, COPIES_PREFIX
 from gapless.fixes.proof.states import ValueStore
 from gapless.fixes.proof.versions import of_patch, of_paths
 from gapless.fixes.proof.writes import LinkGuard
@@ -313,6 +313,7 @@ def test_copies_hold_the_project_and_link_its_data(tmp_path: Path) -> None:
     assert not (copy / "weights.bin").is_symlink()
     assert not (copy / "images" / "3.png").is_symlink()
     assert (copy / "images" / "4.png").is_symlink()
+    guard.prepare(str(root.resolve() / f"{COPIES_PREFIX}1" / "record"))
     with pytest.raises(PermissionError, match="does not write into the project"):
         guard.prepare(str(root.resolve() / "log.txt"))
 

@@ -89,7 +89,7 @@ class _Recording:
         with environment_for_children(ChildPlan(CHILD_START, capture=plan.capture)) as folder:
             self.children = str(folder)
             seed_everything(plan.seed)
-            self.guard.install(self.states.record_saved)
+            self.guard.install(self.states.record_checkpoint)
             LineTracer(lines, plan.root).install()
             session = run(target, emulator, stopper, children=folder, before_hard_exit=self.save)
             sys.settrace(None)

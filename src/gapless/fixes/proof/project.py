@@ -13,6 +13,8 @@ from gapless.model.fix import Edit, apply_edits
 
 _MARKERS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 """Files and folders that stand at the root of a project."""
+COPIES_PREFIX = "gapless-prove-"
+"""How folders for the copies begin: they are no part of a project in whose folder they lie."""
 _CACHES = frozenset(("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"))
 """Folders that are left out of copies: compiled code of another version would run."""
 _LINKED = frozenset((".git", ".hg", ".svn", "node_modules"))
@@ -141,7 +143,7 @@ def _walk(root: Path) -> Iterator[tuple[str, bool]]:
         here = Path(place).relative_to(root)
         for folder in tuple(folders):
             full = Path(place, folder)
-            if folder in _CACHES:
+            if folder in _CACHES or folder.startswith(COPIES_PREFIX):
                 folders.remove(folder)
             elif folder in _LINKED or full.is_symlink() or (full / "pyvenv.cfg").is_file() or _is_data(full):
                 folders.remove(folder)

@@ -20,7 +20,7 @@ import msgspec
 from gapless.capture.options import CaptureOptions
 from gapless.errors import GaplessError
 from gapless.fixes.proof.printed_text import PrintedLine, split_lines
-from gapless.fixes.proof.project import ProjectVersion
+from gapless.fixes.proof.project import COPIES_PREFIX, ProjectVersion
 from gapless.fixes.proof.reached_lines import LineMap
 from gapless.fixes.proof.run_record import RunPlan, RunRecord
 from gapless.model import Ending, Session
@@ -77,7 +77,7 @@ class VersionRunner:
         self._capture = capture
         self._arguments = arguments
         self._seed = seed
-        self._folder = Path(tempfile.mkdtemp(prefix="gapless-prove-")).resolve()
+        self._folder = Path(tempfile.mkdtemp(prefix=COPIES_PREFIX)).resolve()
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._number = 0

@@ -156,7 +156,7 @@ class StateRecorder:
                 label = f"untrained {kind}#{number}" if len(modules) > 1 else f"untrained {kind}"
                 yield from (msgspec.structs.replace(record, name=f"{label}.{record.name}") for record in own)
 
-    def record_saved(self, file: str, value: object) -> None:
+    def record_checkpoint(self, file: str, value: object) -> None:
         """Record the tensors and numbers that are saved as `file`, without those that a clock decides."""
         from gapless.fixes.proof.printed_text import mask
         from gapless.prove.tree import leaves

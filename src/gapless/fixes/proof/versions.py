@@ -97,13 +97,15 @@ def of_revision(script: str, revision: str, root: str | None = None) -> Versions
         UsageError: git or the revision is missing.
     """
     project = ScriptProject.of(script, root)
-    changed = _git(project.root, "diff", "--name-only", "--relative", "-z", revision, "--", inside=True)
+    options = ("--name-only", "--no-renames", "--relative", "-z")  # of a renamed file both names count
+    changed = _git(project.root, "diff", *options, revision, "--", inside=True)
     if changed.returncode:
         error = changed.stderr.decode("utf-8", "replace").strip().splitlines()
         raise UsageError(f"--git {revision}: {error[0] if error else 'git diff failed'}")
     files = _lines_of(changed)
-    shown = {file: _git(project.root, "show", f"{revision}:./{file}", inside=True) for file in files}
-    changes = {file: show.stdout if not show.returncode else None for file, show in shown.items()}
+    words = ("cat-file", "blob")  # the bytes, whatever `git show` would make of them
+    blobs = {file: _git(project.root, *words, f"{revision}:./{file}", inside=True) for file in files}
+    changes = {file: blob.stdout if not blob.returncode else None for file, blob in blobs.items()}
     before = ProjectVersion(project, changes, f"{script} at {revision}")
     if before.read(project.script) is None:
         raise UsageError(f"--git {revision}: {script} is not in that revision")

@@ -11,6 +11,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from gapless.fixes.proof.project import COPIES_PREFIX
+
 _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _EVENTS = {
     "open": (0,), "os.mkdir": (0,), "os.rmdir": (0,), "os.remove": (0,), "os.rename": (0, 1),
@@ -32,10 +34,10 @@ class LinkGuard:
         self._busy = False
         self.outside: dict[str, None] = {}
 
-    def install(self, record_saved: Callable[[str, object], None]) -> None:
+    def install(self, record_checkpoint: Callable[[str, object], None]) -> None:
         """Watch all writes of this process and of processes that it forks, until they end.
 
-        `record_saved` gets what `torch.save` writes, with the name of the file ("" of none).
+        `record_checkpoint` gets what `torch.save` writes, with the name of the file ("" of none).
         """
         import torch
 
@@ -47,7 +49,7 @@ class LinkGuard:
             if isinstance(f, str | os.PathLike):  # written by C++, which no audit hook sees
                 self.prepare(os.fspath(f))
             name = getattr(f, "name", f)
-            record_saved(os.path.basename(name) if isinstance(name, str | os.PathLike) else "", obj)
+            record_checkpoint(os.path.basename(name) if isinstance(name, str | os.PathLike) else "", obj)
             real(obj, f, *args, **kwargs)
 
         torch.save = save
@@ -74,12 +76,17 @@ class LinkGuard:
             place = Path(os.path.abspath(path))
             if place.is_relative_to(self._root):
                 self._detach(place)
-            elif place.is_relative_to(self._original):
+            elif place.is_relative_to(self._original) and not self._is_beside_copy(place):
                 raise PermissionError(f"a proof does not write into the project: {place}")
             elif place.is_file() and not str(place).startswith(("/dev/", "/proc/")):
                 self.outside.setdefault(str(place))
         finally:
             self._busy = False
+
+    def _is_beside_copy(self, place: Path) -> bool:
+        """Whether `place` is in the folder for copies, which may lie in the project."""
+        inner = place.relative_to(self._original).parts
+        return any(part.startswith(COPIES_PREFIX) for part in inner)
 
     def _detach(self, place: Path) -> None:
         """Replace links on the way to `place`: folders by folders of links, the file by a copy."""
