@@ -258,6 +258,16 @@ for i in (1, 2, 3, 4):
         both = (train().item(), x.sum().item())
     print([name for name in vars(Values) if not name.startswith("__")])
 
+## elements that a function changes
+w = torch.zeros(3, device="cuda")
+def bump():
+    if i > 100: w.add_(1)
+for i in (1, 2, 3, 4):
+    for k in w:
+        print(k.item(), end=" ")
+        bump()
+    train()
+
 ## something else called ops
 class ops: masked_sum = None
 ops = ops()

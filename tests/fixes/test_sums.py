@@ -258,6 +258,16 @@ try:
 finally:
     print(total)
 
+## behind a context of the project
+class Quiet:
+    def __enter__(self): pass
+    def __exit__(self, *error): return True
+with Quiet():
+    for i in range(6):
+        total += train().item()
+        1 / (4 - i)
+print(total)
+
 ## behind a handler
 try:
     for i in range(6):

@@ -13,6 +13,9 @@ from gapless.uses.source_files import COMPREHENSIONS, FUNCTIONS, LOOPS, SourceFi
 
 Loop = ast.For | ast.AsyncFor | ast.While
 
+_CATCHING = ("suppress", "raises", "ExitStack")
+"""Contexts that catch errors, or hold others that do."""
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -249,14 +252,20 @@ def _line_after_error(file: SourceFile, loop: Loop, load: ast.Name) -> int | Non
                 return late[0].lineno
             if caught and not any(is_inside(file, load, part) for part in safe):
                 return caught[0].lineno
-        elif isinstance(each, ast.With) and not is_inside(file, load, each):
-            contexts = [item.context_expr for item in each.items]
-            if any(
-                isinstance(context, ast.Call) and called_name(context) == "suppress" for context in contexts
-            ):
-                return each.lineno
+        elif (
+            isinstance(each, ast.With)
+            and not is_inside(file, load, each)
+            and any(_may_catch(file, item.context_expr) for item in each.items)
+        ):
+            return each.lineno
         child = each
     return None
+
+
+def _may_catch(file: SourceFile, context: ast.expr) -> bool:
+    """Whether a context may catch what is raised in it: it is made for that, or the project's own."""
+    name = called_name(context) if isinstance(context, ast.Call) else ""
+    return name in _CATCHING or name in file.functions or name in file.classes
 
 
 def _ends_function(block: list[ast.stmt]) -> bool:

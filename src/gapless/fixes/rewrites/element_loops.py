@@ -27,7 +27,9 @@ def write(place: FixPlace) -> Draft:
     if walk is None:
         raise Refused(f"how the loop walks to `{name}` is not clear")
     loop, walked = walk
-    if changes_in_place(source, loop, root_name(walked)):
+    called = {called_name(node) for node in ast.walk(loop) if isinstance(node, ast.Call)}
+    functions = [function for each in called for function in source.functions.get(each, ())]
+    if any(changes_in_place(source, scope, root_name(walked)) for scope in (loop, *functions)):
         raise Refused(f"`{source.text(walked)}` is changed within the loop")
     edits = [file.edit(file.span(walked)[1], file.span(walked)[1], ".tolist()")]
     if not isinstance(walked, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
