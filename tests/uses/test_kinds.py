@@ -345,6 +345,15 @@ def test_elements_are_read_at_once_only_of_what_the_loop_leaves_alone(
     assert "element" in kinds_of(before + loop.format(stays))
 
 
+def test_a_value_that_is_written_into_the_cpu_is_no_index():
+    project = Project({"script.py": "for i in range(3):\n    out[i] = k[i]"}.__getitem__)
+    file = project.file("script.py")
+    assert file is not None
+    target = file.tree.body[0].body[0].targets[0]  # type: ignore[attr-defined]
+    assert not read_uses(project, [place_of(file, target)], "d2h", "Tensor.__setitem__").uses
+    assert read_uses(project, [place_of(file, target)], "read", "Tensor.__setitem__").uses
+
+
 COPIES = {
     "torch's functions": (
         "c = torch.nan_to_num(cost.cpu(), nan=1.0)\npairs = solve(c.split(3, -1))",

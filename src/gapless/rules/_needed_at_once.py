@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from typing import NamedTuple
 
 from gapless.model import Use
@@ -119,11 +120,15 @@ def advise_index(read: ReadValue, use: Use) -> str:
             f"`index_select`, or keep `{position}` as a Python number"
         )
     at = bracket(position)
-    selected = f"`{owner}.index_select(0, {at}.reshape(1)).squeeze(0)`"
+    waited = read.site.tensors[0] if read.site.tensors else None
+    is_single = math.prod(waited.shape) == 1 if waited is not None else read.site.mechanism == "read"
+    selected = f"`{owner}.index_select(0, {at}.reshape(1)).squeeze(0)`" if is_single else f"`{owner}[{at}]`"
+    if waited is not None and waited.dtype == "bool":  # a mask would sync on the GPU as well
+        return f"`{owner}` is selected from by a mask: keep `{position}` on the CPU from the start"
     if owner in use.on_cpu:
         return (
             f"`{owner}` is on the CPU: move it to the GPU once, before the loop (`{owner} = {owner}.to({at}."
-            f"device)`), and select there: {selected}; or keep `{position}` as a number on the CPU"
+            f"device)`), and select there: {selected}; or keep `{position}` on the CPU from the start"
         )
     return (
         f"{selected} selects on the GPU{'' if owner in use.on_gpu else f', where `{owner}` is a GPU tensor'}"

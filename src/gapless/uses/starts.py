@@ -218,8 +218,8 @@ def _start(flow: Flow, file: SourceFile, node: ast.AST, mechanism: Mechanism, ca
             flow.follow(node, FollowedValue("selection"))
             return True
         return False
-    if mechanism not in ("read", "d2h"):
-        return False
+    if mechanism not in ("read", "d2h") or (mechanism == "d2h" and call == "__setitem__"):
+        return False  # what is copied there is no index, but the value that is written
     if name in _READERS:
         finite = flow.calls.is_finiteness(file, node)
         copied = mechanism == "d2h" and name in _COPIERS
