@@ -192,6 +192,15 @@ def test_one_optimizer_per_parameter_is_one_use():
     assert (use.instances, use.groups, use.settings, use.parameters) == (5, 5, 1, 5)
 
 
+def test_optimizers_of_the_same_parameters_are_not_to_be_merged():
+    def make() -> list[torch.optim.Optimizer]:
+        shared, own = parameters(2)
+        return [torch.optim.SGD(each, lr=0.1) for each in ([shared], [shared, own])]
+
+    (use,) = uses(make)
+    assert (use.instances, use.turns, use.settings, use.joins) == (2, 2, 2, False)
+
+
 def test_optimizers_that_step_in_backward_are_distinguished():
     with Emulator(EmulatorOptions(programme=True)) as emulator:
         parameter = Parameter(torch.zeros(8, device="cuda"))

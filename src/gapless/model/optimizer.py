@@ -34,8 +34,8 @@ class OptimizerUse(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     - `instances`: their number; `groups`: parameter groups with gradients, in all; `settings`: how many
       different settings these have. Groups whose learning rates diverge later count as different, and so do
-      those of optimizers that step after different backward passes.
-    - `turns`: sets of `instances` that always step after the same backward pass.
+      those of optimizers in different `turns`.
+    - `turns`: sets of `instances` that always step after the same backward pass and share no parameter.
     - `parameters`: those with gradients.
     - `refuses_fused`, `refuses_foreach`: why ``fused=True`` and ``foreach=True`` are impossible ("": they are
       possible).

@@ -82,7 +82,10 @@ def _evidence(use: OptimizerUse) -> Iterable[str]:
         settings = "the same settings" if use.settings == 1 else f"only {use.settings} different settings"
         if use.turns > 1:
             optimizers = count(use.instances, "optimizer")
-            yield f"{optimizers} for {parameters}, which step after {use.turns} different backward passes"
+            yield (
+                f"{optimizers} for {parameters}, which step in {use.turns} turns: after different backward "
+                "passes, or with the same parameters"
+            )
         elif use.instances > 1:
             yield f"{count(use.instances, 'optimizer')} for {parameters}, with {settings}"
         else:
@@ -101,7 +104,7 @@ def _advice(use: OptimizerUse) -> tuple[str, str]:
         if use.turns > 1:
             words.append(
                 f"make {use.turns} of {use.name}: one of all parameters that are updated after the same "
-                "backward pass, with one parameter group for each distinct setting"
+                "backward pass, none twice, with one parameter group for each distinct setting"
             )
             changes.append(f"one {use.name} for what is updated at the same time")
         elif use.instances > 1:

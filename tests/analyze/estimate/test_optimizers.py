@@ -347,5 +347,8 @@ def test_several_optimizers_for_each_of_two_backward_passes_become_two():
         joined=Joined(before=10_000, step=Range(5_000, 5_000, 5_000), saved=Range(5_000, 5_000, 5_000)),
     )  # fmt: skip
     (hit,) = OptimizerOneByOne().of_optimizer(use)
-    assert hit.evidence == ("40 optimizers for 40 parameters, which step after 2 different backward passes",)
+    assert hit.evidence == (
+        "40 optimizers for 40 parameters, which step in 2 turns: after different backward passes, or with "
+        "the same parameters",
+    )
     assert hit.remedy.startswith("make 2 of Adam: one of all parameters")

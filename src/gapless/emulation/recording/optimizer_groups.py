@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
@@ -46,6 +47,8 @@ class _OptimizerRecord:
         """A hash of the backward passes whose gradients its steps used."""
         self.sizes: dict[int, int] = {}
         """By position of a group with gradients: the number of its parameters that have them."""
+        self.updated: set[int] = set()
+        """Ids of the parameters with gradients."""
         self.way: Way = "own"
         self.turned_off = self.refuses_fused = self.refuses_foreach = ""
         self.in_backward = False
@@ -58,9 +61,10 @@ class _OptimizerRecord:
             return
         self.passes = hash((self.passes, backward))
         for position, group in enumerate(optimizer.param_groups):
-            parameter_count = sum(parameter.grad is not None for parameter in group["params"])
-            if parameter_count:
-                self.sizes[position] = parameter_count
+            updated = [id(parameter) for parameter in group["params"] if parameter.grad is not None]
+            if updated:
+                self.updated.update(updated)
+                self.sizes[position] = len(updated)
                 before = self.settings.get(position, 0)
                 self.settings[position] = hash((before, backward, _hash_settings(group)))
         self._determine_way(optimizer)
@@ -194,10 +198,10 @@ class Optimizers:
 
 def _merge_records(alike: list[_OptimizerRecord]) -> OptimizerUse:
     """Return the use of optimizers of one class created at one line."""
-    first = alike[0]
+    first, turns = alike[0], _count_turns(alike)
     groups = [
-        (record.settings[position], record.sizes[position])
-        for record in alike
+        (hash((record.settings[position], turn)), record.sizes[position])
+        for record, turn in zip(alike, turns, strict=True)
         for position in sorted(record.settings)
     ]
     settings = list(dict.fromkeys(setting for setting, _ in groups))
@@ -209,7 +213,7 @@ def _merge_records(alike: list[_OptimizerRecord]) -> OptimizerUse:
         instances=len(alike),
         groups=len(groups),
         settings=len(settings),
-        turns=len({record.passes for record in alike}),
+        turns=len({(record.passes, turn) for record, turn in zip(alike, turns, strict=True)}),
         parameters=sum(size for _, size in groups),
         members=tuple((settings.index(setting), size) for setting, size in groups),
         in_backward=any(record.in_backward for record in alike),
@@ -217,6 +221,16 @@ def _merge_records(alike: list[_OptimizerRecord]) -> OptimizerUse:
         refuses_fused=next((record.refuses_fused for record in alike if record.refuses_fused), ""),
         refuses_foreach=next((record.refuses_foreach for record in alike if record.refuses_foreach), ""),
     )
+
+
+def _count_turns(alike: Iterable[_OptimizerRecord]) -> list[int]:
+    """Return for each optimizer how many before it update some parameter of its own: one cannot do both."""
+    updates: Counter[int] = Counter()
+    turns: list[int] = []
+    for record in alike:
+        turns.append(max((updates[parameter] for parameter in record.updated), default=0))
+        updates.update(record.updated)
+    return turns
 
 
 def find_maker(kind: str) -> SourceLine | None:
