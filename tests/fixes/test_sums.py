@@ -89,6 +89,15 @@ for i in range(6):
         total = 0.0
 print(total)
 
+## begun anew with a whole number
+total = 0
+for i in range(6):
+    total += train().item()
+    if i % 3 == 2:
+        print(total)
+        total = 0
+print(total)
+
 ## in a function
 def epoch():
     total = 0

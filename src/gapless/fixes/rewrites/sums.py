@@ -6,7 +6,7 @@ import ast
 
 from gapless.fixes.editing.editable import OtherForm, Refused
 from gapless.fixes.editing.numbers_read import NumberKind, keep_on_gpu, kind_of_result, read_at
-from gapless.fixes.editing.places import Draft, FixPlace
+from gapless.fixes.editing.places import Draft, FixPlace, torch_name
 from gapless.fixes.editing.variables import (
     Loop,
     Variable,
@@ -17,6 +17,7 @@ from gapless.fixes.editing.variables import (
     widest_loop,
 )
 from gapless.model.fix import FixLevel
+from gapless.uses.source_files import SourceFile
 
 CODES = ("GAP101", "GAP109", "GAP122")
 ORDER = 10  # first: a sum needs the least memory
@@ -41,6 +42,10 @@ def write(place: FixPlace) -> Draft:
     loop = widest_loop(source, variable, statement)
     kind = _kind_of_sum(place, variable, loop)
     back = f"{target.id} = {kind}({target.id})"
+    if kind == "float" and _may_end_whole(source, variable, loop):
+        back = (
+            f"{target.id} = {target.id}.item() if {torch_name(place)}.is_tensor({target.id}) else {target.id}"
+        )
     edits = [*keep_on_gpu(place.file, read, kind), *read_back(place.file, variable, statement, loop, back)]
     precision = "in float64 as Python does" if kind == "float" else "as whole numbers"
     level: FixLevel = "rounding" if _divides(place, statement, target.id) else "exact"
@@ -68,6 +73,14 @@ def sum_target(statement: ast.stmt) -> ast.Name | None:
         ):
             return target
     return None
+
+
+def _may_end_whole(file: SourceFile, variable: Variable, loop: Loop) -> bool:
+    """Whether what is loaded behind the loop may be a whole number, which the loop has set last."""
+    return any(not is_inside(file, load, loop) for load in variable.loads) and any(
+        is_inside(file, store, loop) and type(getattr(assigned_value(file, store), "value", None)) is int
+        for store in variable.stores
+    )
 
 
 def _kind_of_sum(place: FixPlace, variable: Variable, loop: Loop) -> NumberKind:
