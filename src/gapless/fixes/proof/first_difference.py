@@ -69,13 +69,17 @@ class RunComparison:
             if line is not None:
                 yield RunDifference(self._step_of(line, number), line.describe(name))
         steps = len(self.before.record.steps)
-        for path in sorted({*self.before.files, *self.after.files}):
-            if path not in self.after.files:
+        files = [
+            {path: text for path, text in run.files.items() if text is not None}
+            for run in (self.before, self.after)
+        ]
+        for path in sorted({**files[0], **files[1]}):
+            if path not in files[1]:
                 yield RunDifference(steps, f"the file {path} is not written")
-            elif path not in self.before.files:
+            elif path not in files[0]:
                 yield RunDifference(steps, f"the file {path} is written, and was not")
             else:
-                line = first_difference(self.before.files[path], self.after.files[path], self.rounding)
+                line = first_difference(files[0][path], files[1][path], self.rounding)
                 if line is not None:
                     yield RunDifference(steps, line.describe(path))
 

@@ -189,7 +189,7 @@ class Prover:
         return bool(
             before.output
             or before.errors
-            or before.files
+            or any(text is not None for text in before.files.values())
             or record.steps
             or record.results
             or record.processes
@@ -224,6 +224,11 @@ class Prover:
         new = sorted(set(run.warnings) - set(self.before.warnings))
         if new:
             yield f"new warning: {new[0]}"
+        checkpoints = tuple(tensor.name for tensor in record.saved)
+        for path, text in self.before.files.items():
+            if text is None and not any(name.startswith(path.rpartition("/")[2]) for name in checkpoints):
+                yield f"not compared: {path}, which the script writes"
+                break
         if record.outside:
             yield f"the script writes outside of its project: {record.outside[0]}"
 

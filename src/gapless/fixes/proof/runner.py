@@ -41,7 +41,7 @@ class Run:
     """What one run showed. `why` says why there is no record; `steps` it made are known even so.
 
     `output` and `errors` are the printed lines, `warnings` those of Python, `files` the lines of files that
-    the script wrote, of data a digest, `lines` the lines that ran.
+    the script wrote, of data a digest and of what is not compared None, `lines` the lines that ran.
     """
 
     version: ProjectVersion
@@ -50,7 +50,7 @@ class Run:
     output: list[PrintedLine]
     errors: list[PrintedLine]
     warnings: list[str]
-    files: dict[str, list[PrintedLine]]
+    files: dict[str, list[PrintedLine] | None]
     lines: dict[str, frozenset[int]]
     folder: Path
     root: Path
@@ -129,9 +129,9 @@ class VersionRunner:
         errors, more = split_lines(_read(results / "errors"))
         record, session, why = _load(results, status, limit, errors)
         written = {
-            path: text
+            path: _read_lines(root / path)
             for path, stamp in _stamps(root).items()
-            if before.get(path) != stamp and (text := _read_lines(root / path)) is not None
+            if before.get(path) != stamp
         }
         lines = LineMap(str(results / "lines"), str(root), sources).read()
         return Run(
@@ -226,7 +226,7 @@ def _stamps(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def _read_lines(path: Path) -> list[PrintedLine] | None:
-    """Return the lines of a text file, or a line for all of a file of data; None if they say nothing."""
+    """Return the lines of a text file, a line for all of a file of data, or None if they say nothing."""
     if path.name.endswith(_DATA_ENDINGS):
         digest = f"data with digest {hashlib.sha256(_read(path)).hexdigest()[:12]}"
         return [PrintedLine(digest, digest, 0)]
