@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -70,16 +71,7 @@ class FakeDevice:
         self.live[index] = size
         self.peak[index] = max(self.peak[index], size)
 
-    def wait(
-        self,
-        operator: str,
-        mechanism: str,
-        *,
-        call: str = "",
-        detail: str = "",
-        waits: int = 1,
-        nbytes: int = 0,
-    ) -> None:
+    def wait(self, operator: str, mechanism: str, *, call: str = "", **details: Any) -> None:
         self.waits.append((operator, mechanism, call))
 
     def record_stream_call(self, kind: str, stream: int, event: int = 0, index: int = 0) -> None:
