@@ -234,7 +234,12 @@ class TestHostBusy:
 
     def test_a_hook_is_told_from_a_forward(self) -> None:
         module = library("torch/nn/modules/module.py", "inner")
-        for function, hooked in (("log_norm", True), ("forward", False)):
+        for function, hooked in (
+            ("log_norm", True),
+            ("forward", False),
+            ("new_forward", False),
+            ("add.<locals>.wrapper", False),
+        ):
             own = SourceLine("net.py", 7, function)
             where = Site(operator="", mechanism="none", stack=(own, module))
             hit = only("GAP503", profile(cost("host", 60, where, steps=6)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 
 from gapless.model import NOTHING, Cost, Hit, Profile, ProfileRule, Site, Stack
 from gapless.rules import _profile as profile_rules
@@ -101,6 +100,8 @@ _MAKES_BATCH = re.compile(r"_SingleProcessDataLoaderIter|torch/utils/data/_utils
 _TORCH_CALL = re.compile(r"(?:torch|Tensor|_C|_nn)\.\w+$")
 _OPERATOR = re.compile(r"^\w+::|Backward\d*$")
 _COMPILED = re.compile(r"^(?:CompiledFunction|Torch-Compiled|TorchDynamo|AOTDispatcher|Pregraph bytecode)")
+_FORWARD = re.compile(r"forward|wrap|decorat")
+"""Names of a `forward` or, as libraries replace them, of what stands in its place."""
 _SAVING = ("torch/serialization.py", "serialization.py: save", "save_checkpoint", "pickle.py: dump")
 
 
@@ -230,16 +231,16 @@ def _is_other_work(site: Site, words: str) -> bool:
 
 def _is_hook(stack: Stack) -> bool:
     """Whether a module calls something other than a `forward` here, as it does with its hooks."""
-    pairs = list(pairwise(stack))
-    return any(
-        "torch/utils/hooks.py" in posix_path(caller)
-        or (
-            posix_path(caller).endswith("torch/nn/modules/module.py")
-            and caller.function == "inner"
-            and callee.function.rpartition(".")[2] != "forward"
-            and callee.library != "torch"
-        )
-        for callee, caller in pairs[:1]
+    if len(stack) < 2:
+        return False
+    callee, caller = stack[:2]
+    if "torch/utils/hooks.py" in posix_path(caller):
+        return True
+    return (
+        posix_path(caller).endswith("torch/nn/modules/module.py")
+        and caller.function == "inner"
+        and callee.library != "torch"
+        and not _FORWARD.search(callee.function.rpartition(".")[2])
     )
 
 
