@@ -108,9 +108,8 @@ def command(script: tuple[str, ...], module: str | None, options: FixOptions) ->
         fix for fix in fixes if _LEVELS.index(fix.level) <= _LEVELS.index(options.level)
     )
     failed: list[Fix] = []
-    suggested = [
-        fix for fix in chosen if fix.level == "suggested"
-    ]  # they change what is shown: no proof passes
+    # Suggested changes alter what is shown, so that no proof would pass.
+    suggested = [fix for fix in chosen if fix.level == "suggested"]
     chosen = [fix for fix in chosen if fix.level != "suggested"]
     if options.proof and chosen and not is_saved and module is None:
         chosen, failed = _try(project, chosen, script[1:], options)
